@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from bert_jax.cli import app
+from benchmarks import machine
 from bert_jax.configs.errors import UserError
 
 _RUNS = flags.DEFINE_string('runs', None, 'workdir of the sweep', required=True)
@@ -54,7 +54,7 @@ _OPTIMIZER = {
 def main(argv: Sequence[str]) -> None:
     """Run the seeds that are missing and print both means and their difference."""
     del argv
-    from benchmarks import machine, sentence_training
+    from benchmarks import sentence_training
     from bert_jax.input_pipeline.tasks import load_task
 
     task = load_task(_TASK.value, _DATA_DIR.value)
@@ -224,4 +224,4 @@ def train(
 
 
 if __name__ == '__main__':
-    app.run(main)
+    machine.run(main)

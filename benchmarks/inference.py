@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from bert_jax.cli import app
+from benchmarks import machine
 from bert_jax.configs.errors import UserError
 
 _MODEL = flags.DEFINE_string('model', None, 'a Hugging Face directory of an encoder', required=True)
@@ -76,8 +76,6 @@ def main(argv: Sequence[str]) -> None:
             f' first call {of["first_seconds"]:.1f} s; cosine {of["cosine"]:.7f}'
         )
     if _JSON.value:
-        from benchmarks import machine
-
         figures = {
             'machine': machine.describe(*_PACKAGES, 'onnx', 'onnxruntime'),
             'sentences': len(texts),
@@ -256,4 +254,4 @@ PROGRAMS: dict[str, Callable[[str], Embed]] = {
 
 
 if __name__ == '__main__':
-    app.run(main)
+    machine.run(main)

@@ -1,11 +1,33 @@
-"""What a measurement was taken on: hardware and versions, for every benchmark's JSON."""
+"""What a measurement was taken on: hardware and versions, for every benchmark's JSON.
+
+And how a benchmark starts and ends.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import pathlib
 import platform
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from absl import app
+
+from bert_jax.cli import log
+from bert_jax.cli.app import ending
+
+
+def run(main: Callable[[Sequence[str]], None]) -> None:
+    """Parse absl's flags and call `main`; a mistake of the user's ends it in one line."""
+
+    def call(argv: Sequence[str]) -> None:
+        log.set_up()
+        with ending(pathlib.Path(sys.argv[0]).stem):
+            main(argv)
+
+    app.run(call)
 
 
 def describe(*packages: str) -> dict[str, Any]:

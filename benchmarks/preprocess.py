@@ -29,7 +29,6 @@ from typing import Any
 from absl import flags
 
 from benchmarks import machine, processes
-from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
 
 _INPUT = flags.DEFINE_string('input', None, 'a text file', required=True)
@@ -59,7 +58,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 
 def main(argv: Sequence[str]) -> None:
     """Measure, print, and write the JSON."""
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
     # What may be wrong is found before an hour of measuring.
     tokenizer = Tokenizer.load(_TOKENIZER.value)
@@ -187,4 +186,4 @@ def run_reference(
 
 
 if __name__ == '__main__':
-    app.run(main, arguments='[-- FLAGS OF bert-preprocess]')
+    machine.run(main)

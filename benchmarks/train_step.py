@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from benchmarks import batches
-from bert_jax.cli import app
+from benchmarks import batches, machine
 from bert_jax.configs.errors import UserError
 from bert_jax.mesh import before_jax
 
@@ -86,8 +85,6 @@ def main(argv: Sequence[str]) -> None:
     del argv
     before_jax.set_up()  # as bert-pretrain
     import jax
-
-    from benchmarks import machine
 
     on_gpu = jax.default_backend() == 'gpu'
     device = jax.devices()[0].device_kind
@@ -198,7 +195,7 @@ def build_step(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
     import jax
 
     from bert_jax.mesh import construction, sharding
-    from bert_jax.train.program import InputKind, fresh_state, pretraining_program
+    from bert_jax.train.pretraining_program import InputKind, fresh_state, pretraining_program
 
     runtime = dataclasses.replace(config.runtime, data_parallel=1)
     mesh = construction.make_mesh(runtime, jax.devices()[:1])
@@ -298,4 +295,4 @@ def make_pytorch(config: Any, seq_len: int, size: int, on_gpu: bool, form: Form)
 
 if __name__ == '__main__':
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')  # PyTorch wants memory too
-    app.run(main)
+    machine.run(main)

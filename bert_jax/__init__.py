@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from bert_jax.launch.pretrain import pretrain
     from bert_jax.launch.train_vocab import train_vocab
     from bert_jax.model.heads import EncoderModel, Pretraining
-    from bert_jax.runs.workdir.running import own_run
-    from bert_jax.train.losses import Objective, cross_entropy
+    from bert_jax.runs.workdir.run_context import RunContext, own_run
+    from bert_jax.train.loop import train_steps
+    from bert_jax.train.losses.objective import Objective, cross_entropy
 
 __all__ = [
     'Bert',
@@ -27,6 +28,7 @@ __all__ = [
     'Objective',
     'Predictor',
     'Pretraining',
+    'RunContext',
     'cross_entropy',
     'evaluate',
     'finetune',
@@ -34,6 +36,7 @@ __all__ = [
     'preprocess',
     'pretrain',
     'register_part',
+    'train_steps',
     'train_vocab',
 ]
 _MODULES = {
@@ -47,9 +50,11 @@ _MODULES = {
     'finetune': 'launch.finetune',
     'evaluate': 'launch.evaluate',
     'register_part': 'configs.files.own_parts',
-    'own_run': 'runs.workdir.running',
-    'Objective': 'train.losses',
-    'cross_entropy': 'train.losses',
+    'RunContext': 'runs.workdir.run_context',
+    'own_run': 'runs.workdir.run_context',
+    'train_steps': 'train.loop',
+    'Objective': 'train.losses.objective',
+    'cross_entropy': 'train.losses.objective',
 }
 
 

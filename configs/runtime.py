@@ -17,7 +17,7 @@ from bert_jax.configs.section import Section
 _runtime = functools.partial(option, kind='runtime')
 # What draws the bits of dropout (bert_jax/model/dropout.py).
 Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
-# What products of matrices read (bert_jax/model/blocks/products.py).
+# What products of matrices read (bert_jax/model/blocks/matmul.py).
 MatmulDtype = Literal['auto', 'float32', 'bfloat16']
 # Where metrics go besides the workdir (bert_jax/runs/workdir/trackers.py).
 Tracker = Literal['wandb', 'mlflow', 'tensorboard']
@@ -29,6 +29,7 @@ class RuntimeConfig(Section):
 
     removed = types.MappingProxyType(
         {
+            'decoder': 'records are read by numpy, to the same batches',
             'decoding_processes': 'one thread reads records fast enough',
             'gradient_exchange': 'gradients are always added up by a reduce-scatter',
         }
@@ -101,9 +102,6 @@ class RuntimeConfig(Section):
         'auto',
         "folder that keeps compiled programs for later runs; auto: the user's cache, but not for"
         ' several processes; none: they are not kept',
-    )
-    decoder: Literal['auto', 'tfdata', 'numpy'] = _runtime(
-        'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower"
     )
     log_every: int = _runtime(100, 'steps between log lines', within=COUNT)
     eval_every: int = _runtime(

@@ -372,7 +372,6 @@ class FinetuneConfig(Section):
         return {
             'eval_every': 'score_every is the number of steps between scores on the dev split',
             'eval_batches': 'the dev split is always scored whole',
-            'decoder': "a task's files are no TFRecords",
         }
 
     def refuse_unused(self) -> None:

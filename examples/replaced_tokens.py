@@ -16,14 +16,15 @@ import jax.numpy as jnp
 import optax
 from table_writer import Table
 
-from bert_jax import own_run
+from bert_jax import Objective, RunContext, cross_entropy, train_steps
 from bert_jax.configs.load import load
 from bert_jax.configs.schema import Phase
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.mesh import construction
 from bert_jax.model import heads
-from bert_jax.runs.pretraining import held_out, records, train
-from bert_jax.train import loop, losses, schedule, state, step
+from bert_jax.runs.pretraining import held_out, records
+from bert_jax.runs.pretraining.phase_data import make_phases
+from bert_jax.train import loop, state, step
 
 
 class Detector(heads.EncoderModel):  # a head of one's own: [B, T] logits that a token was replaced
@@ -51,7 +52,7 @@ class Models(NamedTuple):
         replaced_BT = shown_BT != write(batch['input_ids'], at_BP, batch['masked_lm_ids'])
         told_BT = self.detector.apply({'params': params}, {**batch, 'input_ids': shown_BT}, rng)
         values = {'rtd_loss': optax.sigmoid_binary_cross_entropy(told_BT, replaced_BT)}
-        values['mlm_loss'] = losses.cross_entropy(logits_BPV, batch['masked_lm_ids'])
+        values['mlm_loss'] = cross_entropy(logits_BPV, batch['masked_lm_ids'])
         return {k: (jnp.sum(values[k] * of), jnp.sum(of)) for k, of in counted(batch).items()}
 
 
@@ -66,9 +67,9 @@ def weights(batch):  # by which the sums are divided before they are added: 50 t
 
 def train_detector(config, small, data, workdir, writers=lambda step: ()):
     mesh, steps = construction.make_mesh(config.runtime), config.total_steps
-    phase = train.PhaseTraining(config, 0, 0, *records.match_phases(config, [data]), mesh, workdir)
+    (phase,) = make_phases(config, records.match_phases(config, [data]), mesh)
     models = Models(heads.Pretraining(small), Detector(config.model))
-    objective = losses.Objective(models.sums, weights)
+    objective = Objective(models.sums, weights)
     optimizer = optax.adamw(optax.linear_schedule(5e-4, 0.0, steps))
     fresh = state.create_state(models, config.seed, optimizer, mesh)
     train_step = step.jit_train_step(step.make_train_step(objective, optimizer), fresh)
@@ -80,13 +81,11 @@ def train_detector(config, small, data, workdir, writers=lambda step: ()):
         return loop.EvalResult({'split': 'eval', **found}, score=(-found['rtd_loss'],))
 
     held = loop.Evaluation(config.runtime.eval_every, evaluate)
-    tokenizer, reads = phase.records.tokenizer, {'rtd records': phase.records.identity()}
-    with own_run(workdir, config, fresh, mesh, tokenizer, reads, writers=writers) as (run, begin):
-        batches = loop.prefetch(phase.stream('train').batches(int(begin.step)), phase.place)
-        hparams = schedule.hparams_of(config.optimizer, config.seed, steps)
-        return loop.train(
-            run, train_step, begin, batches, hparams, steps, name='rtd', evaluation=held
-        )
+    with RunContext(workdir, config, mesh, writers=writers) as context:
+        context.claim(phase.records.tokenizer, {'rtd records': phase.records.identity()})
+        context.begin(fresh)
+        batches = phase.batches(phase.stream('train'), int(context.state.step))
+        return train_steps(context, train_step, batches, held)
 
 
 def main(data, workdir, steps=200):

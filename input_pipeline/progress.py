@@ -1,8 +1,8 @@
 """Progress of long work, alike in every command: what, how much of it, how fast, how long still.
 
-On a terminal a bar in the last line, above which the log goes on; elsewhere (a file, a pipe,
-TERM=dumb) plain lines of the log now and then. Owns how amounts and times are worded, and what of
-them a bar shows; tqdm draws it. It must not know what the work is. A bar has no colours.
+On a terminal tqdm's bar in the last line, above which the log goes on; elsewhere (a file, a pipe,
+TERM=dumb) plain lines of the log now and then. Owns how amounts and times are worded, and where
+there is a bar. It must not know what the work is. A bar has no colours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BAR_SECONDS, _LOG_SECONDS = 0.1, 10.0  # at least, between two pictures of a ba
 
 
 class Status(NamedTuple):
-    """How far work is, in words, which have this order in a bar and in a line.
+    """How far work is, in words.
 
     Attributes:
       amount: what, and how much of it ('step 12/300').
@@ -39,41 +39,19 @@ class Status(NamedTuple):
     rate: str = ''
     eta: float | None = None
 
-    def words(self) -> list[tuple[int, str]]:
-        """Return (rank, text) of each part; those of the highest rank are left out first."""
-        # The first figure (a loss) is missed more than the eta and the rate, the second (an
-        # accuracy) less; all others less than the share that is done.
-        ranks = [1, 4, *range(6, 6 + len(self.figures))]
-        parts = [(0, self.amount), (5, f'{self.fraction:.0%}'), *zip(ranks, self.figures)]
-        parts += [(3, self.rate)] if self.rate else []
-        return parts + ([(2, eta(self.eta))] if self.eta is not None else [])
-
     def line(self) -> str:
-        """Return all of it."""
-        return _joined(text for _, text in self.words())
-
-    def picture(self, width: int) -> str:
-        """Return what fits into `width` columns, with a drawn bar where there is room for it."""
-        kept = words = self.words()
-        while len(kept) > 1 and len(_joined(text for _, text in kept)) > width:
-            kept = [word for word in kept if word is not max(kept)]
-        text = _joined(text for _, text in kept)[:width]
-
-        # From 5 cells to 20, with two brackets and a space. Not in the place of a word.
-        cells = min(20, width - len(text) - 3)
-        if cells < 5 or len(kept) < len(words):
-            return text
-        full = int(cells * min(self.fraction, 1.0))
-        return f'[{"#" * full}{"." * (cells - full)}] {text}'
+        """Return all of it, what matters most first: a narrow terminal cuts off the end."""
+        words = [self.amount, *self.figures[:1]]
+        if self.rate:
+            words.append(self.rate)
+        if self.eta is not None:
+            words.append(eta(self.eta))
+        return '  '.join([*words, f'{self.fraction:.0%}', *self.figures[1:]])
 
 
 def split_in_words(split: str) -> str:
     """Return what a split of records is called: what files and flags call eval is held out."""
     return 'held out' if split == 'eval' else split
-
-
-def _joined(words: Iterable[str]) -> str:
-    return '  '.join(words)
 
 
 def eta(seconds: float) -> str:
@@ -93,15 +71,19 @@ def clock(seconds: float) -> str:
 
 
 class _LastLine(tqdm):
-    """The last line of a terminal, which shows a status."""
+    """The last line of a terminal: a text, and a bar beside it where there is room."""
 
     monitor_interval = 0  # no thread that draws by itself
-    status: Status | None = None
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """Return tqdm's, with columns where a terminal has no window; the last stays free."""
+        values = super().format_dict
+        columns = max(values['ncols'] or 0, 0)
+        return values | {'ncols': (columns or 80) - 1}
 
     def __str__(self) -> str:
-        # A terminal without a window has 0 columns. The last one stays free for the cursor.
-        columns = self.format_dict['ncols'] or 80
-        return self.status.picture(columns - 1) if self.status else ''
+        return super().__str__() if self.desc else ''
 
 
 _LastLine.set_lock(threading.RLock())  # tqdm's own would be one of several processes
@@ -131,7 +113,6 @@ class Bar:
         terminal = stream is not None and stream.isatty() and os.environ.get('TERM') != 'dumb'
         self.shown = wanted and (terminal or _in_notebook()) and logging.level_info()
         self._drawn_at = float('-inf')
-        self._pieces: list[tuple[TextIO, str]] = []  # of a line that is printed in pieces
         self._put_back = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -140,21 +121,27 @@ class Bar:
         if not self.shown:
             return self
         self._put_back.callback(_SHOWING.release)
-        bar = _LastLine(file=self._stream, leave=False, dynamic_ncols=True)
+        bar = _LastLine(
+            total=1.0,
+            file=self._stream,
+            leave=False,
+            dynamic_ncols=True,
+            ascii='.#',
+            bar_format='{desc}  [{bar:20}]',
+        )
         self._bar = self._put_back.enter_context(bar)
         self._end_clean_at_sigterm()
 
-        # From now on the log and what is printed go by way of `_write`.
-        above: Any = _Above(self, sys.stderr)
+        # From now on the log and what is printed go above the bar, all in the order that it comes.
+        above: Any = _Above(self._stream)
+        self._put_back.callback(above.end)
         handler = logging.get_absl_handler().python_handler
         if handler.stream is sys.stderr:  # else the log goes to a file
             handler.setStream(above)
             self._put_back.callback(handler.setStream, sys.stderr)
         self._put_back.enter_context(contextlib.redirect_stderr(above))
         if sys.stdout is not None and sys.stdout.isatty():
-            printed: Any = _Above(self, sys.stdout)
-            self._put_back.enter_context(contextlib.redirect_stdout(printed))
-        self._put_back.callback(self._flush)
+            self._put_back.enter_context(contextlib.redirect_stdout(above))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,23 +153,9 @@ class Bar:
 
     def show(self, status: Status) -> None:
         """Show this from now on."""
-        self._bar.status, self._drawn_at = status, time.monotonic()
-        self._bar.refresh()
-
-    def write(self, stream: TextIO, text: str) -> None:
-        """Write whole lines above the bar, to a stream that goes to the same terminal."""
-        with _LastLine.get_lock():
-            # print writes a line in pieces, and its end last: the terminal waits for that.
-            self._pieces.append((stream, text))
-            if text.endswith('\n'):
-                self._flush()
-
-    def _flush(self) -> None:
-        with _LastLine.external_write_mode(self._stream):
-            for stream, text in self._pieces:
-                stream.write(text)
-                stream.flush()
-            self._pieces.clear()
+        self._drawn_at = time.monotonic()
+        self._bar.n = min(status.fraction, 1.0)
+        self._bar.set_description_str(status.line())
 
     def _end_clean_at_sigterm(self) -> None:
         """Clear the bar before SIGTERM ends the program; a handler of the program's own stays."""
@@ -206,17 +179,26 @@ class Bar:
 
 
 class _Above:
-    """A stream whose lines go above a bar; otherwise the stream itself."""
+    """A stream whose whole lines go above a bar; otherwise the stream itself."""
 
-    def __init__(self, bar: Bar, stream: TextIO):
-        self._bar, self._stream = bar, stream
+    def __init__(self, stream: TextIO):
+        self._stream, self._piece = stream, ''
 
     def write(self, text: str) -> int:
-        self._bar.write(self._stream, text)
+        # print writes a line in pieces, and its end last: the terminal waits for that.
+        lines, newline, self._piece = (self._piece + text).rpartition('\n')
+        if newline:
+            _LastLine.write(lines, file=self._stream)
+            self._stream.flush()
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write(''.join(lines))
+
+    def end(self) -> None:
+        """Write what is no whole line as one."""
+        if self._piece:
+            self.write('\n')
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -246,7 +228,7 @@ class Progress:
         self._bar.__exit__()
         if kind is None:
             status, seconds = self._status(self.total), time.monotonic() - self._start
-            logging.info('%s', _joined([status.amount, status.rate, f'in {clock(seconds)}']))
+            logging.info('%s  %s  in %s', status.amount, status.rate, clock(seconds))
 
     def skip(self, done: float) -> None:
         """Count what was done before to what is done, and not to the rate."""
@@ -275,7 +257,6 @@ class Progress:
         return Status(
             f'{self._what} {done / self._scale:,.{digits}f}/{total} {self._unit}',
             done / self.total if self.total else 1.0,
-            (),
-            rate(a_second, self._unit),
-            seconds * (self.total - done) / fresh if fresh else None,
+            rate=rate(a_second, self._unit),
+            eta=seconds * (self.total - done) / fresh if fresh else None,
         )

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
         TextOptions, segment=True, language=options.language or TextOptions.language
     )
     from bert_jax.configs.files.store import Store
-    from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
+    from bert_jax.input_pipeline.text.listing import refuse_inside
     from bert_jax.reports.quickstart import corpus, report
     from bert_jax.reports.quickstart.commands import say
     from bert_jax.reports.quickstart.stages import make

@@ -91,7 +91,7 @@ class RunStudy:
         if self.dry_run:
             left = [step for step in plan.steps.values() if not plan.store.done(step.name)]
             print(f'{study.title}\n{len(left)} of {len(plan.steps)} steps are left:')
-            print(''.join(f'  {step.about}\n' for step in left), end='')
+            print(''.join(f'  {step.title}\n' for step in left), end='')
             return 0
         done = True
         if self.table and not (folder / runner.NOTE).exists():

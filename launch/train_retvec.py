@@ -72,7 +72,7 @@ class TrainRetvec(TrackFlag):
 
         # What can be refused, before jax is imported.
         from bert_jax.input_pipeline.text.typos import KINDS
-        from bert_jax.input_pipeline.tokenizer import Tokenizer
+        from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
         kinds = tuple(KINDS) if self.kinds is None else self.kinds
         for kind in kinds:

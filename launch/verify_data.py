@@ -22,7 +22,7 @@ from bert_jax.configs.options import required
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.records.shards import Manifest
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def tokenizer_in(directory: str) -> Tokenizer:
     """Return the tokenizer of records or of a run, which is a folder there, or of the folder."""
     from etils import epath
 
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
     inside = epath.Path(directory) / 'tokenizer'
     return Tokenizer.load(inside if inside.is_dir() else directory).close()
@@ -159,7 +159,7 @@ def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
     from etils import epath
 
     from bert_jax.configs.errors import UserError
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
     # Damaged or another one: ids in the records mean words only with the tokenizer they came from.
     path = epath.Path(directory) / 'tokenizer'

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.mesh import processor
+from bert_jax.mesh import before_jax
 from tests.helpers.encoder import ENCODER_WORDS
 
 # Read by jax when it is first imported, so that tests without jax do not pay for it.
@@ -54,7 +54,7 @@ os.environ.setdefault('BERT_JAX_TEST_SEED', str(random.SystemRandom().randrange(
 def same_products() -> Iterator[None]:
     """Products of float32 in this process, whatever the processor is fast in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processor, 'flags', frozenset)
+        patch.setattr(before_jax, 'read_processor_flags', frozenset)
         yield
 
 
@@ -205,7 +205,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     import jax
 
     from bert_jax.configs import schema
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
     from bert_jax.model import heads
     from bert_jax.runs.workdir.workdir import Workdir
     from bert_jax.train import checkpoint
@@ -230,7 +230,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
         model=model,
         phases=(schema.Phase(64, 10, 8),),
         optimizer=schema.OptimizerConfig(warmup_steps=0),
-        runtime=schema.RuntimeConfig(decoder='numpy'),
+        runtime=schema.RuntimeConfig(),
     )
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')

@@ -36,7 +36,7 @@ from bert_jax.configs.overrides import describe_settings
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.section import Section, names
 
-_COMMANDS_RUNNING = 0  # a command may run others in its own process
+_IN_COMMAND = False
 
 
 def run(*actions: type) -> None:
@@ -106,22 +106,17 @@ def _tell(text: str) -> NoReturn:
 
 def in_command() -> bool:
     """Tell whether what runs is a command, and no call of somebody's program."""
-    return _COMMANDS_RUNNING > 0
-
-
-def is_part() -> bool:
-    """Tell whether what runs is a command that another one runs, as the quickstart does."""
-    return _COMMANDS_RUNNING > 1
+    return _IN_COMMAND
 
 
 @contextlib.contextmanager
 def _as_command() -> Iterator[None]:
-    global _COMMANDS_RUNNING
-    _COMMANDS_RUNNING += 1
+    global _IN_COMMAND
+    before, _IN_COMMAND = _IN_COMMAND, True
     try:
         yield
     finally:
-        _COMMANDS_RUNNING -= 1
+        _IN_COMMAND = before
 
 
 def _section_asked(words: Sequence[str]) -> str | None:

@@ -81,10 +81,9 @@ def choose(actions: Sequence[Any], given: Mapping[str, Any]) -> Any:
     named = sorted(given, key=lambda name: sum(name in command_options(a) for a in actions))
     fitting = list(actions)
     for name in named:
-        before = fitting
-        fitting = [action for action in before if _takes(action, name, given[name])]
+        fitting = [action for action in fitting if _takes(action, name, given[name])]
         if not fitting:
-            raise UserError(_say_stranger(name, given[name], actions, before))
+            raise UserError(_say_stranger(name, given, actions))
     missing = {action: _find_missing(action, given) for action in fitting}
     for action in fitting:
         if not missing[action]:
@@ -161,27 +160,27 @@ def _show(name: str, field: Described) -> str:
     return f'--{name}'
 
 
-def _say_stranger(name: str, value: Any, actions: Sequence[type], meant: Sequence[type]) -> str:
-    """Return the line for an option that is another action's than that which is `meant`."""
-    owners = [_name_action(action, actions) for action in actions if _takes(action, name, value)]
+def _say_stranger(name: str, given: Mapping[str, Any], actions: Sequence[type]) -> str:
+    """Return the line for an option that no action has beside the others that are given."""
+    owners = [action for action in actions if _takes(action, name, given[name])]
+    for other in given:
+        others = [action for action in actions if _takes(action, other, given[other])]
+        if not set(owners) & set(others):
+            shown = [_describe_use(n, given, actions) for n in given if n in (name, other)]
+            return f'{" and ".join(shown)} do not go together: leave one out (see --help)'
+    uses = [_describe_use(each, given, actions) for each in given]
+    return f'{", ".join(uses)} do not go together: leave one out (see --help)'
+
+
+def _describe_use(name: str, given: Mapping[str, Any], actions: Sequence[type]) -> str:
+    """Return an option with the actions that have it: '--top (of FindNearest)'."""
+    owners = [action.__name__ for action in actions if _takes(action, name, given[name])]
+    if len(owners) > 3:
+        owners = [*owners[:2], 'others']
     shown = f'--{name}'
-    if any(name in command_options(action) for action in meant):
-        shown = f'--{name}={value}'
-    return (
-        f'{shown} is an option of {_enumerate(owners, "or")}, not of'
-        f' {_name_action(meant[0], actions)}: leave it out (see --help)'
-    )
-
-
-def _name_action(action: type, actions: Sequence[type]) -> str:
-    """Return the name of an action, with the option that asks for it: 'MineNegatives (--mine)'."""
-    for name, field in command_options(action).items():
-        shown = _show(name, field)
-        others = [a for a in actions if a is not action and name in command_options(a)]
-        is_its_own = not others or shown != f'--{name}'
-        if is_required(field) and is_its_own and not _describe(field).words:
-            return f'{action.__name__} ({shown})'
-    return action.__name__
+    if any(find_choices(a[name]) for a in map(command_options, actions) if name in a):
+        shown = f'--{name}={given[name]}'
+    return f'{shown} (of {_enumerate(owners, "or")})'
 
 
 def _enumerate(names: Sequence[str], word: str) -> str:

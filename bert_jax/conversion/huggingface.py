@@ -32,7 +32,8 @@ from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, sentence_transformers, shape_settings
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
-from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
+from bert_jax.train.head_base import PARTS
+from bert_jax.train.task_heads import CLASSES, HEADS, of_task
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
 _SETTINGS = {

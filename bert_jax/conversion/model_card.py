@@ -57,74 +57,6 @@ def check_origin(languages: Sequence[str], license: str | None) -> None:
         )
 
 
-_PIPELINE = 'from transformers import pipeline\n\nask = pipeline({tag!r}, {name!r})\n'
-_AUTO = (
-    'from transformers import AutoTokenizer, {auto}\n\n'
-    'tokenizer, model = AutoTokenizer.from_pretrained({name!r}), {auto}.from_pretrained({name!r})\n'
-)
-_TEXT = "print(model(**tokenizer('A text.', return_tensors='pt')){of})"
-_ONE = _PIPELINE + "print(ask('A text.'))"
-# Of each head: what the Hub calls its task, what it does, and the lines that use it.
-_USES = {
-    'span': (
-        'question-answering',
-        'finds the answer to a question in a text',
-        _AUTO.replace('{auto}', 'AutoModelForQuestionAnswering')
-        + _TEXT.replace("'A text.'", "'A question?', 'Its context.'").replace(
-            '{of}', '.start_logits'
-        ),
-    ),
-    'classifier': ('text-classification', 'classifies texts or pairs of texts', _ONE),
-    'regressor': (
-        'text-ranking',
-        'gives texts or pairs of texts a number',
-        'from sentence_transformers import CrossEncoder\n\nmodel = CrossEncoder({name!r})\n'
-        "print(model.predict([('A text.', 'Another.')]))",
-    ),
-    'multi_label': (
-        'text-classification',
-        'gives texts any number of labels',
-        _ONE.replace("'A text.'", "'A text.', top_k=None"),
-    ),
-    'tokens': ('token-classification', 'labels the words of a text', _ONE),
-    'choice': (
-        'multiple-choice',
-        'chooses among several continuations of a text',
-        _AUTO.replace('{auto}', 'AutoModelForMultipleChoice')
-        + "rows = tokenizer(['A text.'] * 2, ['One.', 'Another.'], return_tensors='pt',"
-        ' padding=True)\n'
-        'print(model(**{{name: row[None] for name, row in rows.items()}}).logits)',
-    ),
-    'pretraining': (
-        'fill-mask',
-        'was pre-trained on masked words and pairs of sentences',
-        _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))",
-    ),
-    'masked_words': (
-        'fill-mask',
-        'was pre-trained on masked words',
-        _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))",
-    ),
-    'next_sentence': (
-        None,
-        'tells whether a sentence follows another',
-        _AUTO.replace('{auto}', 'AutoModelForNextSentencePrediction')
-        + "print(model(**tokenizer('A text.', 'What follows.', return_tensors='pt')).logits)",
-    ),
-    'encoder': (
-        'feature-extraction',
-        'gives the pieces of a text their states',
-        _AUTO.replace('{auto}', 'AutoModel') + _TEXT.replace('{of}', '.last_hidden_state'),
-    ),
-    'embedding': (
-        'sentence-similarity',
-        'gives each text a vector, and texts of like meaning like vectors',
-        'from sentence_transformers import SentenceTransformer\n\n'
-        "model = SentenceTransformer({name!r})\nprint(model.encode(['A text.', 'Another.']))",
-    ),
-}
-
-
 def write(folder: epath.Path, model: Model, notes: Notes) -> None:
     """Write the card of a directory of transformers, or of sentence-transformers."""
     atomic_write(folder / FILE, card(model, notes))
@@ -132,13 +64,13 @@ def write(folder: epath.Path, model: Model, notes: Notes) -> None:
 
 def card(model: Model, notes: Notes) -> str:
     """Return the card's text."""
-    (tag, what, lines), traits = _USES[model.head], model.config.traits
+    uses, traits = model.row.card, model.config.traits
     of_vectors = model.sentence is not None
     header: dict[str, Any] = {
         'language': list(notes.languages) or None,
         'license': notes.license,
         'library_name': 'sentence-transformers' if of_vectors else 'transformers',
-        'pipeline_tag': tag,
+        'pipeline_tag': uses.task,
         'base_model': notes.base,
         'tags': ['bert_jax', traits.transformers.model_type],
     }
@@ -169,9 +101,9 @@ def card(model: Model, notes: Notes) -> str:
             ['---', *(f'{n}: {json.dumps(v)}' for n, v in header.items() if v is not None), '---']
         ),
         f'# {notes.name}',
-        f'A{"n" if traits.name[0] in "AE" else ""} {traits.name} encoder that {what},'
+        f'A{"n" if traits.name[0] in "AE" else ""} {traits.name} encoder that {uses.purpose},'
         f' {"trained" if notes.trained else "written"} by bert_jax.',
-        '```python\n' + lines.format(tag=tag, name=notes.name) + '\n```',
+        '```python\n' + uses.example.format(tag=uses.task, name=notes.name) + '\n```',
         _table('Model', facts),
     ]
     if notes.trained:

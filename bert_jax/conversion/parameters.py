@@ -31,8 +31,9 @@ from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.embeddings import padded_vocab
+from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, Head, of_task
+from bert_jax.train.task_heads import CLASSES, HEADS, of_task
 
 # Settings of the shape that no file of BERT's states.
 SHAPE = ('embedding_size', 'num_groups')
@@ -72,7 +73,7 @@ class Model(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What stands on the encoder: names of train/task_heads.py's PARTS."""
+        """What stands on the encoder: names of train/head_base.py's PARTS."""
         return tuple(p for p in PARTS if p in self.params or p in self.params['encoder'])
 
     @property
@@ -168,7 +169,7 @@ class Layout:
 
         Args:
           config: the shape of the encoder.
-          parts: names of train/task_heads.py's PARTS.
+          parts: names of train/head_base.py's PARTS.
           outputs: how many a task's own part has, if it is one of them.
           name_of: the names there.
         """

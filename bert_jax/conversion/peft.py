@@ -40,8 +40,9 @@ from bert_jax.conversion.peft_settings import (
     task_of,
     tuning_of,
 )
-from bert_jax.model.peft.method import is_added, neutral
-from bert_jax.train.task_heads import CLASSES, PARTS
+from bert_jax.model.tuning import is_added, neutral
+from bert_jax.train.head_base import PARTS
+from bert_jax.train.task_heads import CLASSES
 
 _CONFIG = 'adapter_config.json'
 _FILES = ('adapter_model.safetensors', 'adapter_model.bin')

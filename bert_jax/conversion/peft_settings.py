@@ -17,13 +17,6 @@ from bert_jax.configs.model.tuning import MATRICES, TuningConfig
 from bert_jax.conversion.parameters import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
 
-# Their tasks, and the head of ours that each stands for; other classes are named in auto_mapping.
-_TASKS = {
-    'SEQ_CLS': 'classifier',
-    'TOKEN_CLS': 'tokens',
-    'QUESTION_ANS': 'span',
-    'FEATURE_EXTRACTION': 'encoder',
-}
 # Settings that are read here, or say how the arrays were made or, again, which they are. Any other
 # changes what is computed, and must be off.
 _KNOWN = """
@@ -51,6 +44,19 @@ MODULES = {
 }
 # (IA)3 scales keys and values, as a column, and what these two read, as a row.
 IA3_SHAPES = {'key': (-1, 1), 'value': (-1, 1), 'output': (1, -1), 'attention_output': (1, -1)}
+
+
+def _find_tasks() -> dict[str, str]:
+    """Return their tasks, and the head of ours that each stands for: the first of its class."""
+    tasks: dict[str, str] = {}
+    for name, head in HEADS.items():
+        if head.peft_task is not None:
+            tasks.setdefault(head.peft_task, name)
+    return tasks
+
+
+# Other classes are named in auto_mapping.
+_TASKS = _find_tasks()
 
 
 def check_method(tuning: TuningConfig) -> None:

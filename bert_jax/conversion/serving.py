@@ -22,9 +22,9 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Model, Tensors, brief
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
-from bert_jax.model.blocks import products
+from bert_jax.model.blocks import matmul
+from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import PARTS
 
 _WORDS = 'embeddings/word'
 PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
@@ -35,17 +35,18 @@ Function = Callable[[Mapping[str, Any], Mapping[str, Array]], dict[str, Array]]
 def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     """-> call(params, batch) -> {output of the model's class: float32 array}.
 
-    `params` as in `model.params`, `batch` as the class's row in train/task_heads.py has its inputs;
+    `params` as in `model.params`, `batch` as the class's head in train/task_heads.py reads it;
     layers are computed in `dtype`.
     """
     config, head = model.config, model.row
-    dtype, read = products.in_inference(dtype)
+    dtype, read = matmul.in_inference(dtype)
     module = head.model(config, dtype, model.outputs, sentence=model.sentence)
     module = module.clone(matmul_dtype=read)
 
     def call(params: Mapping[str, Any], batch: Mapping[str, Array]) -> dict[str, Array]:
         result = module.apply({'params': filled_up(module, params, head.parts)}, batch)
-        return {name: of(result, config) for name, of in head.outputs.items()}
+        outputs = head.read_outputs(result, config)
+        return dict(zip(head.output_names, outputs, strict=True))
 
     return call
 

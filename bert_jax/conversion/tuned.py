@@ -1,7 +1,7 @@
 """Tuned weights and the encoder that they belong to, as one model; and folded into plain weights.
 
 Owns the way from the few arrays that a tuned run keeps to a model's whole tree, on the host. Which
-arrays those are is model/peft's. A whole model has all its blocks in one stack: what is added
+arrays those are is model/tuning.py's. A whole model has all its blocks in one stack: what is added
 to blocks that were frozen changes nothing there.
 """
 
@@ -16,8 +16,7 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion.parameters import brief
-from bert_jax.model.peft.method import is_added, neutral
-from bert_jax.model.peft.registry import method_of
+from bert_jax.model.tuning import is_added, method_of, neutral
 
 _MEND = 'put its checkpoint back from a copy'
 

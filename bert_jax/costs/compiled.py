@@ -23,7 +23,7 @@ from bert_jax.costs import memory
 from bert_jax.costs.chips import Topology
 from bert_jax.costs.plan import Task
 from bert_jax.mesh import construction
-from bert_jax.train.program import argument_shapes, pretraining_program
+from bert_jax.train.pretraining_program import argument_shapes, pretraining_program
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # Of how many layers the two programs are from which deeper ones follow. One alone is another

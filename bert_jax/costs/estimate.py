@@ -18,7 +18,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.costs import plan
 from bert_jax.costs.plan import Task
-from bert_jax.model.blocks import attend
+from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.model.blocks.block import parts_of
 from bert_jax.model.embeddings import padded_vocab
 
@@ -68,7 +68,7 @@ def estimate(
     # What the layers keep of the tokens at hand, one layer in full where it is made again, the
     # embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     scores = 0.0
-    if attend.choose(runtime, model, phase.seq_len, platform=topology.chip.platform) == 'xla':
+    if choose_kernel(runtime, model, phase.seq_len, platform=topology.chip.platform) == 'xla':
         blocks = [parts_of(model, number) for number in range(model.num_layers)]
         of_blocks = sum(part.scores(phase.seq_len) for parts in blocks for part in parts)
         scores = of_blocks / model.num_layers

@@ -2,8 +2,8 @@
 
 Owns the arithmetic behind every "parameters", "FLOPs" and MFU that is printed. It computes no
 array; the parts of a block say what they cost, and what tuning adds and leaves alone is
-model/peft's. Counts are logical: the rows that pad the vocabulary table for the hardware are no
-parameters, and the decoder tied to the word embeddings is counted once.
+model/tuning.py's. Counts are logical: the rows that pad the vocabulary table for the hardware are
+no parameters, and the decoder tied to the word embeddings is counted once.
 
     H hidden_size   L num_layers   F intermediate_size   V vocab_size   E embedding_size, or H
     S seq_len       P masked positions a sequence, gathered before the vocabulary projection
@@ -18,7 +18,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import heads
 from bert_jax.model.blocks.block import parts_of
-from bert_jax.model.peft.registry import method_of
+from bert_jax.model.tuning import method_of
 from bert_jax.train import state
 
 

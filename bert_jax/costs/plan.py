@@ -20,7 +20,7 @@ from bert_jax.costs.chips import Topology
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.model.blocks.block import parts_of
-from bert_jax.train.program import InputKind, argument_shapes, state_shapes
+from bert_jax.train.pretraining_program import InputKind, argument_shapes, state_shapes
 from bert_jax.train.state import checkpoint_bytes
 
 

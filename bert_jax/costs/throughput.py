@@ -19,7 +19,7 @@ from bert_jax.train.metrics_accumulator import Work
 
 @dataclass
 class StepCosts:
-    """What the steps of one training take of the devices (see loop.train).
+    """What the steps of one training take of the devices (see loop.train_steps).
 
     Attributes:
       flops: the model FLOPs of one row of some tokens, forward and backward; None where they

@@ -34,11 +34,10 @@ from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tasks.metrics.similarity import unit
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.tokenizer import listed
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads, layout
-from bert_jax.model.blocks.products import inference_dtype
+from bert_jax.model.blocks.matmul import inference_dtype
 from bert_jax.model.pooling import POOLINGS, Pool, make_states
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors

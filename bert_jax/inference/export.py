@@ -34,7 +34,7 @@ from bert_jax.conversion.parameters import Model, Reading, with_stored_words
 from bert_jax.inference import serving_folder
 from bert_jax.inference.predictor import trained_with
 from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import metrics

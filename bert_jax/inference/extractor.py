@@ -18,8 +18,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.inference.engine import InferenceEngine
 from bert_jax.input_pipeline.tasks.features import empty_rows, truncated_lengths, write_row
 from bert_jax.input_pipeline.text.record_files import BadRecord, pass_over
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding
+from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding, Tokenizer
 from bert_jax.model import pooling as features
 from bert_jax.runs.finetuning.data_collator import Result
 from bert_jax.runs.sources.source import Source

@@ -21,7 +21,7 @@ from bert_jax.inference.extractor import Extractor, Part, Records, last_blocks
 from bert_jax.inference.predict_file import FileResult, write_resumably
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.text.record_files import Reader, parse_columns, parse_shard
-from bert_jax.model.blocks.products import inference_dtype
+from bert_jax.model.blocks.matmul import inference_dtype
 from bert_jax.model.pooling import Pool
 from bert_jax.runs.sources.source import Source, load_source
 

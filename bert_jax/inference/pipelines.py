@@ -1,7 +1,7 @@
 """The pipeline of each kind of model: records of text in, JSON objects out.
 
 Owns, for each kind, what it is asked and answers: the roles of a record, its rows, what of the
-outputs leaves the device, and the answer; which head has which kind is in served_heads.py. Rows and
+outputs leaves the device, and the answer; which head has which is in train/task_heads.py. Rows and
 spans are made as in fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows
 get to the device.
 
@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
 from bert_jax.input_pipeline.tasks.squad import SpanExample, SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
 Answer = dict[str, Any]

@@ -25,22 +25,81 @@ from absl import logging
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
+from bert_jax.conversion.parameters import Model, check_parts
 from bert_jax.costs import memory
-from bert_jax.inference import served_heads
+from bert_jax.inference import pipelines
 from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.input_pipeline.tokenizer.tokenizer import listed
-from bert_jax.model.blocks.products import inference_dtype
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
+from bert_jax.model.blocks.matmul import inference_dtype
 from bert_jax.runs.finetuning.data_collator import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.loop import one_ahead
+from bert_jax.train.task_heads import CLASSES
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
+
+
+def pipeline_of(model: Model) -> type[Pipeline] | None:
+    """Return the class that asks a model; None where it has no head that answers."""
+    # A class may be readable and still have no head of ours that answers (an encoder).
+    if model.architecture not in CLASSES or model.row.pipeline is None:
+        return None
+    return getattr(pipelines, model.row.pipeline)
+
+
+def check_windows(model: Model, doc_stride: int) -> None:
+    """Raise UserError for a model that does not read a text in several rows, or no such windows."""
+    if doc_stride < 1:
+        raise UserError(f'doc_stride={doc_stride}: must be a whole number from 1')
+    asked = pipeline_of(model)
+    if asked is None or not asked.in_windows:
+        raise UserError(
+            f'doc_stride: {model.architecture} is not read in windows, as classifiers, regressions'
+            ' and questions are: leave it out'
+        )
+
+
+def make_pipeline(
+    model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]
+) -> Pipeline:
+    """Return what asks `model` and makes its answers.
+
+    Args:
+      model: the model.
+      tokenizer: the model's.
+      max_length: word pieces of its longest row.
+      top: how many candidates an answer lists.
+      options: those of the task that it was trained on.
+
+    Raises:
+      UserError: the model has no head that answers.
+    """
+    asked = pipeline_of(model)
+    if asked is None:
+        if model.sentence is not None:
+            raise UserError(
+                'a sentence encoder gives vectors and no answers: take Bert.load(...).embed of'
+                ' bert_jax.inference, or bert-nearest'
+            )
+        raise UserError(
+            f'{model.architecture} has no head that answers: its hidden states are what'
+            ' bert-extract-features writes'
+        )
+
+    check_parts(model, 'to answer', 'name one that has all, or train it first')
+
+    # Sources of others may leave out their labels: then as transformers calls them.
+    labels = tuple(model.labels)
+    if CLASSES[model.architecture].labelled and not labels:
+        labels = tuple(f'LABEL_{i}' for i in range(model.outputs))
+
+    return asked(labels, tokenizer, max_length, top, {**model.chosen, **options})
 
 
 def trained_with(init_from: str) -> tuple[int | None, dict[str, Any]]:
@@ -125,7 +184,7 @@ class Predictor:
         # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
         self.settings = [max_seq_length, top, compute_dtype, dict(options)]
-        pipeline = self._pipeline = served_heads.pipeline(
+        pipeline = self._pipeline = make_pipeline(
             source.bert, source.tokenizer, max_seq_length, top, options
         )
 
@@ -183,7 +242,7 @@ class Predictor:
         length, options = trained_with(os.fspath(init_from))
         length = max_seq_length or length or source.bert.longest_row
         if doc_stride is not None:
-            served_heads.check_windows(source.bert, doc_stride)
+            check_windows(source.bert, doc_stride)
             options = {**options, 'doc_stride': doc_stride}
         return cls(source, length, options, top, compute_dtype)
 

@@ -31,9 +31,9 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, parameters, sentence_transformers, serving
 from bert_jax.conversion.onnx import program
 from bert_jax.conversion.parameters import Model
-from bert_jax.inference.served_heads import script_of
-from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer import spelling
+from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.embeddings import padded_vocab
 
 # Doubled braces are braces; the single ones are filled in by head and by format.
@@ -260,7 +260,7 @@ def _facts(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[s
     return {
         'architecture': model.architecture,
         'inputs': dict(head.inputs),
-        'outputs': list(head.outputs),
+        'outputs': list(head.output_names),
         'labels': labels if head.labelled else [],
         **model.chosen,
         'max_length': max_length or model.longest_row,
@@ -274,4 +274,4 @@ def example(model: Model, form: Form, texts: int | None = None) -> str:
     parts = dict(_FORMS[form])
     if form == 'stablehlo' and model.config.words.computed:
         parts['load'] += _COMPUTE
-    return _SERVE.format(**parts, **script_of(model, texts)._asdict())
+    return _SERVE.format(**parts, **model.row.script.with_texts(texts)._asdict())

@@ -27,14 +27,14 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
       UserError: the sizes do not multiply to their number, or there are several slices of a TPU.
     """
     devices = devices or jax.devices()
-    shape = _checked(runtime, len(devices), f'there are {len(devices)} devices')
+    shape = _check_shape(runtime, len(devices), f'there are {len(devices)} devices')
     if devices[0].platform == 'tpu' and len({getattr(d, 'slice_index', 0) for d in devices}) > 1:
         raise UserError(
             'the devices are of several TPU slices, and a run takes one: start it on a single slice'
         )
     # `model` is the last axis and so that of the nearest neighbours: it moves activations in each
     # layer, `fsdp` parameters once a layer, `data` gradients once a step.
-    return Mesh(_arranged(shape, devices), AXES, axis_types=(AxisType.Auto,) * 3)
+    return Mesh(_arrange(shape, devices), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def abstract_mesh(
@@ -45,7 +45,7 @@ def abstract_mesh(
     Raises:
       UserError: the sizes do not multiply to their number.
     """
-    shape = _checked(runtime, count, f'--topology={topology} has {count} chips')
+    shape = _check_shape(runtime, count, f'--topology={topology} has {count} chips')
     return AbstractMesh(shape, AXES, abstract_device=device)
 
 
@@ -55,21 +55,21 @@ def of_devices_here(runtime: RuntimeConfig) -> RuntimeConfig:
     What a model was trained on says nothing of the devices that read it.
     """
     count = jax.device_count()
-    if np.prod(_shape(runtime, count)) == count:
+    if np.prod(_compute_shape(runtime, count)) == count:
         return runtime
     return dataclasses.replace(runtime, data_parallel=None, fsdp=1, model_parallel=1)
 
 
-def _shape(runtime: RuntimeConfig, count: int) -> tuple[int, int, int]:
+def _compute_shape(runtime: RuntimeConfig, count: int) -> tuple[int, int, int]:
     """Return the sizes of the axes: data takes what the others leave, where it is not set."""
     inner = runtime.fsdp * runtime.model_parallel
     data = runtime.data_parallel or max(count // inner, 1)
     return data, runtime.fsdp, runtime.model_parallel
 
 
-def _checked(runtime: RuntimeConfig, count: int, there: str) -> tuple[int, int, int]:
+def _check_shape(runtime: RuntimeConfig, count: int, there: str) -> tuple[int, int, int]:
     """Return the sizes; UserError where they do not fit `count`, which `there` says in words."""
-    data, fsdp, model = shape = _shape(runtime, count)
+    data, fsdp, model = shape = _compute_shape(runtime, count)
     product = f'data_parallel={data} x fsdp={fsdp} x model_parallel={model} = {data * fsdp * model}'
     if data * fsdp * model != count:
         raise UserError(
@@ -79,7 +79,7 @@ def _checked(runtime: RuntimeConfig, count: int, there: str) -> tuple[int, int, 
     return shape
 
 
-def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
+def _arrange(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
     """Lay the devices out in an array of `shape`; of a TPU so that neighbours in it are linked.
 
     jax.make_mesh would give a mesh axis nothing but whole axes of a v4, v5p or v6e, and refuse

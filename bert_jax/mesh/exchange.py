@@ -7,6 +7,7 @@ sharding.py's; what is computed is the caller's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -66,31 +67,32 @@ def per_data_shard(
     if mesh.empty or mesh.shape['data'] == 1:
         return summed
     axes = jax.tree.map(_axis_over_data, shardings)
+    is_cpu = platform_of(mesh) == 'cpu'
 
-    def gathered(path, x, axis):
+    def gather(path: tuple[Any, ...], x: jax.Array, axis: int) -> jax.Array:
+        if axis < 0:
+            return x
         sent = x.astype(dtype) if path_of(path).endswith('kernel') else x
-        gather = lambda block: jax.lax.all_gather(block, 'data', tiled=True)
-        return x if axis < 0 else _layer_by_layer(gather, sent, axis)
+        gather_block = functools.partial(jax.lax.all_gather, axis_name='data', tiled=True)
+        return _layer_by_layer(gather_block, sent, axis)
 
-    platform = platform_of(mesh)
-
-    def reduced(x, param, axis):
+    def reduce(x: jax.Array, param: jax.Array, axis: int) -> jax.Array:
         # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
-        x = x.astype(param.dtype) if platform == 'cpu' else x
+        x = x.astype(param.dtype) if is_cpu else x
         if axis < 0:
             return jax.lax.psum(x, 'data')
-        scatter = lambda block: jax.lax.psum_scatter(block, 'data', tiled=True)
-        return _layer_by_layer(scatter, x, axis)
+        scatter_block = functools.partial(jax.lax.psum_scatter, axis_name='data', tiled=True)
+        return _layer_by_layer(scatter_block, x, axis)
 
-    def local(params, shared, rows):
-        whole = jax.tree_util.tree_map_with_path(gathered, params, axes)
+    def sum_own_part(params: Any, shared: Any, rows: Any) -> tuple[Any, Any]:
+        whole = jax.tree_util.tree_map_with_path(gather, params, axes)
         gradients, sums = summed(whole, shared, rows)
-        gradients = jax.tree.map(reduced, gradients, params, axes)
+        gradients = jax.tree.map(reduce, gradients, params, axes)
         wide = jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, params)
         return wide, jax.lax.psum(sums, 'data')
 
     split = jax.tree.map(lambda axis: P() if axis < 0 else P(*(None,) * axis, 'data'), axes)
-    return _shard_map(local, (split, P(), rows), (split, P()), 'data')
+    return _shard_map(sum_own_part, (split, P(), rows), (split, P()), 'data')
 
 
 def _shard_map(local: Callable[..., Any], in_specs: Any, out_specs: Any, axis: str) -> Any:
@@ -102,7 +104,10 @@ def _shard_map(local: Callable[..., Any], in_specs: Any, out_specs: Any, axis: s
 
 def _axis_over_data(sharding: NamedSharding) -> int:
     """Return the axis of an array that is split over `data`; -1 where none is."""
-    return next((i for i, axes in enumerate(sharding.spec) if 'data' in names_of(axes)), -1)
+    for axis, axes in enumerate(sharding.spec):
+        if 'data' in names_of(axes):
+            return axis
+    return -1
 
 
 def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:
@@ -126,6 +131,9 @@ def look_up(table_VH: jax.Array, ids_BT: jax.Array) -> jax.Array:
     # One row (a model's first shapes) or a table that does not divide is whole on each device.
     if parts == 1 or table_VH.shape[0] % parts or ids_BT.shape[0] % parts:
         return table_VH[ids_BT]
-    local = lambda part, ids: jax.lax.all_gather(part, 'fsdp', tiled=True)[ids]
+
+    def look_up_own_rows(part: jax.Array, ids: jax.Array) -> jax.Array:
+        return jax.lax.all_gather(part, 'fsdp', tiled=True)[ids]
+
     by_rows = P('fsdp')
-    return _shard_map(local, (by_rows, by_rows), by_rows, 'fsdp')(table_VH, ids_BT)
+    return _shard_map(look_up_own_rows, (by_rows, by_rows), by_rows, 'fsdp')(table_VH, ids_BT)

@@ -17,7 +17,7 @@ import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh import processor
+from bert_jax.mesh import before_jax
 
 # Of all programs in the user's cache; beyond it those go first that were used last the longest ago.
 _MOST_BYTES = 10 << 30
@@ -58,7 +58,7 @@ def use(folder: str | None) -> None:
 def _use_own() -> None:
     """Switch on the user's own cache; a line and nothing where it cannot be written."""
     base = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
-    folder = base / 'bert_jax' / 'programs' / _kind_of_host()
+    folder = base / 'bert_jax' / 'programs' / _name_kind_of_host()
     try:
         # What lies there is run: nobody else may write it.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,11 +71,11 @@ def _use_own() -> None:
         jax.config.update('jax_compilation_cache_max_size', _MOST_BYTES)
 
 
-def _kind_of_host() -> str:
+def _name_kind_of_host() -> str:
     """Return a name for machines whose processors run the same instructions.
 
     A home may be shared by several machines, and what XLA compiles for one CPU can end a process on
     another.
     """
-    features = ' '.join(sorted(processor.flags()))
+    features = ' '.join(sorted(before_jax.read_processor_flags()))
     return f'{platform.machine()}-{zlib.crc32(features.encode()):08x}'

@@ -7,10 +7,17 @@ unrolled layers. Knows nothing of layers: a site is a number.
 
 That holds for threefry keys. For rbg, whose bits cannot be drawn row by row, one array is drawn for
 all rows of a micro-batch, named by the first: equal on any mesh, but not for another accumulation.
+
+Threefry-2x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), the function
+behind jax's own keys, is here as plain arithmetic. Called by itself it gives two words for each
+counter, and being elementwise it is fused into what reads them. `jax.random.bits` gives one word
+for both (their xor), and on a CPU computes it in a loop over whole arrays, which takes five times
+as long.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,8 +28,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from bert_jax.configs.errors import UserError
-from bert_jax.model.threefry import FEWER_ROUNDS, ROUNDS, threefry
 
+# Both are the published constants of Threefry-2x32.
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+ROUNDS = 20  # the paper's recommendation, and jax's
+FEWER_ROUNDS = 13  # the fewest that pass the paper's tests of randomness
 # A rate that differs from the one asked for by less of it goes without saying.
 _NEAR = 0.02
 
@@ -82,12 +93,15 @@ def rounded(rates: Mapping[str, float | None], dropout_rng: str) -> list[str]:
         if not rate:
             continue
         had = 1 - generator.keeps(rate) / (1 << generator.bits)
-        if abs(had - rate) > _NEAR * rate:
-            nearer = ': runtime.dropout_rng=threefry is nearer' if generator.bits < 16 else ''
-            warnings.append(
-                f'{name}={rate:g} becomes {had:.3g}, which is the nearest to be had of'
-                f' {generator.bits} random bits{nearer}'
-            )
+        if abs(had - rate) <= _NEAR * rate:
+            continue
+        warning = (
+            f'{name}={rate:g} becomes {had:.3g}, which is the nearest to be had of'
+            f' {generator.bits} random bits'
+        )
+        if generator.bits < 16:
+            warning += ': runtime.dropout_rng=threefry is nearer'
+        warnings.append(warning)
     return warnings
 
 
@@ -114,7 +128,7 @@ class DropoutRng:
 
 
 def dropout(x: Array, rate: float, dropout_rng: DropoutRng | None, site: int | Array) -> Array:
-    """Zeroes a share `rate` of x [B, ...] and scales the rest to keep the mean.
+    """Zero a share `rate` of x [B, ...] and scale the rest to keep the mean.
 
     x itself where `dropout_rng` is None. `site` tells apart the places in the model that drop out;
     it may be traced (scanned layers).
@@ -131,11 +145,11 @@ def dropout(x: Array, rate: float, dropout_rng: DropoutRng | None, site: int | A
         batch_key = jax.random.fold_in(site_key, dropout_rng.rows_B[0])
         kept = jax.random.bits(batch_key, x.shape, jnp.uint16).astype(jnp.uint32) < keep
     else:
-        kept = _kept(jax.random.key_data(site_key), dropout_rng, x.shape, keep)
+        kept = _draw_mask(jax.random.key_data(site_key), dropout_rng, x.shape, keep)
     return jnp.where(kept, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
 
 
-def _kept(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> Array:
+def _draw_mask(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> Array:
     """Return a mask [B, ...], true for a share of `keep` / 2**bits, named by key and row.
 
     Each evaluation of Threefry gives a number to each of some parts of the last axis but one: the
@@ -147,10 +161,10 @@ def _kept(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> Arr
     axis = max(len(shape) - 2, 1)
     part = (*shape[:axis], -(-shape[axis] // rng.generator.parts), *shape[axis + 1 :])
     # Each element's place within its row of the part: row-major, the same wherever it lies.
-    offset: Any = sum(
-        jax.lax.broadcasted_iota(jnp.uint32, part, i) * jnp.uint32(math.prod(part[i + 1 :]))
-        for i in range(1, len(part))
-    )
+    offset: Any = 0
+    for i in range(1, len(part)):
+        iota = jax.lax.broadcasted_iota(jnp.uint32, part, i)
+        offset = offset + iota * jnp.uint32(math.prod(part[i + 1 :]))
     rows = rng.rows_B.reshape(-1, *(1 for _ in part[1:]))
     words = threefry(key, (offset, rows), rng.generator.rounds)
     bits = rng.generator.bits
@@ -163,3 +177,39 @@ def _kept(key: Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> Arr
                 number = number & jnp.uint32((1 << bits) - 1)
             kept.append(number < jnp.uint32(keep))
     return jax.lax.slice_in_dim(jnp.concatenate(kept, axis), 0, shape[axis], axis=axis)
+
+
+# So it is traced once for each shape, of which a model has many places.
+@functools.partial(jax.jit, static_argnames='rounds')
+def threefry(key: Any, counter: tuple[Array, Array], rounds: int = ROUNDS) -> tuple[Array, Array]:
+    """Return two uint32 arrays of random words, one of each for every pair of counters.
+
+    key: two words, uint32; counters: uint32, broadcast against each other.
+    """
+    # The third word of the key has a constant in it: a key of zeros changes the counters too.
+    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
+    x, y = jnp.broadcast_arrays(*counter)
+    x, y = x + keys[0], y + keys[1]
+    # Blocks of four rounds; rotations alternate, and after each block a key is added, with the
+    # block's number, so that equal rounds do not repeat.
+    for done in range(1, rounds + 1):
+        bits = _ROTATIONS[(done - 1) // 4 % 2][(done - 1) % 4]
+        x = x + y
+        # Rotate left by `bits`: uint32 has no such operation in jax.
+        y = x ^ (y << bits | y >> (32 - bits))
+        if done % 4 == 0:
+            block = done // 4
+            x, y = x + keys[block % 3], y + keys[(block + 1) % 3] + jnp.uint32(block)
+    return x, y
+
+
+def row_major(shape: tuple[int, ...], number: int = 0) -> Array:
+    """Return the number of each place of an array, counted row by row: uint32, wrapping around.
+
+    The array is slice `number` of a stack of such. Elementwise, so the same on every mesh.
+    """
+    places = jnp.full(shape, number, jnp.uint32)
+    for axis, size in enumerate(shape):
+        iota = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        places = places * jnp.uint32(size) + iota
+    return places

@@ -1,11 +1,12 @@
-"""Where the vectors of word pieces come from: a class for each value of `model.embedding`.
+"""The embeddings of an encoder, and where the vectors of word pieces come from.
 
-Owns the look-up of the encoder's word vectors, and whether the masked-LM head shares them; what a
-kind needs of tokenizer, batch and checkpoint is configs/model/embeddings.py's, by the same names.
-It must not know spellings: what is computed of them (input_pipeline/tokenizer/spelling.py) comes in
-as an array like any other, and so do the characters of words.
+`WordTable` and its subclasses are a class for each value of `model.embedding`. They own the look-up
+of word vectors, and whether the masked-LM head shares them; what a kind needs of tokenizer, batch
+and checkpoint is configs/model/embeddings.py's, by the same names. They must not know spellings:
+what is computed of them (input_pipeline/tokenizer/spelling.py) comes in as an array like any other,
+and so do the characters of words.
 
-Dims: B batch, T position, E width, V vocabulary rounded up to a multiple of 128, C characters.
+Dims: as in model/encoder.py; C characters.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
+from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.exchange import look_up
+from bert_jax.mesh.sharding import constrain_rows
+from bert_jax.model.blocks.matmul import dense
+from bert_jax.model.blocks.norms import norm_of
+from bert_jax.model.blocks.positions import POSITIONS
+from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.retvec import WordNetwork, binarise
 
 
@@ -30,7 +38,7 @@ def padded_vocab(vocab_size: int) -> int:
     return -(-vocab_size // 128) * 128
 
 
-def table_init(config: ModelConfig):
+def make_table_init(config: ModelConfig):
     """Return an initialiser of a [V, E] table: truncated normal, zero where no word is.
 
     Those rows are never read and never updated.
@@ -52,11 +60,11 @@ class WordTable:
         self.config = config
 
     def look_up(self, module: nn.Module, input_ids_BT: Array) -> tuple[Array, Array | None]:
-        """(word vectors [B, T, E], the [V, E] table that the masked-LM head shares, if any).
+        """Return (word vectors [B, T, E], the [V, E] table that the masked-LM head shares, if any).
 
         module: the embeddings, whose parameter the table is.
         """
-        word_VE = self._table(module, table_init(self.config))
+        word_VE = self._table(module, make_table_init(self.config))
         return look_up(word_VE, input_ids_BT), word_VE
 
     def _table(self, module: nn.Module, init: jax.nn.initializers.Initializer) -> Array:
@@ -98,7 +106,61 @@ KINDS: dict[str, type[WordTable]] = {
 }
 
 
-def words_of(batch: Mapping[str, Array], config: ModelConfig) -> Array:
+class Embeddings(nn.Module):
+    """Word + segment + position embeddings, then layer norm and dropout.
+
+    Where they are narrower than the blocks, a dense layer follows to their width.
+    modeling.py:408-520, :362; google-research/albert modeling.py:1083-1086.
+    """
+
+    config: ModelConfig
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(
+        self,
+        words: Array,
+        segment_ids_BT: Array,
+        dropout_rng: DropoutRng | None,
+        position_ids_BT: Array | None = None,
+        input_mask_BT: Array | None = None,
+    ) -> tuple[Array, Array | None]:
+        """Return (embeddings [B, T, H], the word table [V, E] that the masked-LM head shares).
+
+        words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
+        count from 0 unless given. Without a mask nothing is padding. There may be no table.
+        """
+        c = self.config
+
+        # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
+        normal = jax.nn.initializers.truncated_normal(c.initializer_range)
+        words_BTE, shared_VE = KINDS[c.embedding](c).look_up(self, words)
+        positions = class_of('positions', c.positions, POSITIONS)(c)
+        seq_len = segment_ids_BT.shape[1]
+        positions_BTE = positions.added(self, seq_len, position_ids_BT, input_mask_BT)
+        x_BTE = words_BTE
+        if c.type_vocab_size:
+            segment_2E = self.param('segment', normal, (c.type_vocab_size, c.embedding_width))
+
+            # Of so few rows one is chosen, and not looked up: the gradient of a choice is a sum,
+            # that of a look-up a scatter.
+            segments_BTE = segment_2E[None, None, 0]
+            for segment in range(1, c.type_vocab_size):
+                is_it_BT1 = segment_ids_BT[..., None] == segment
+                segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
+            x_BTE = words_BTE + segments_BTE
+        if positions_BTE is not None:
+            x_BTE = x_BTE + positions_BTE
+        x_BTE = norm_of(c, 'norm')(x_BTE).astype(self.dtype)
+        # Rows are pinned to their devices here and after each block; without it XLA may
+        # lay the result out like the table, and move rows later.
+        x_BTE = dropout(constrain_rows(x_BTE), c.hidden_dropout, dropout_rng, 0)
+        if c.embedding_size is None:
+            return x_BTE, shared_VE
+        return dense(c, c.hidden_size, self.dtype, 'to_hidden')(x_BTE), shared_VE
+
+
+def get_words(batch: Mapping[str, Array], config: ModelConfig) -> Array:
     """Return what word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
     The latter are put into a batch by its kind of embedding (configs/model/embeddings.py).

@@ -1,8 +1,9 @@
 """The BERT encoder (Devlin et al., 2019, section 3), in Linen, used functionally.
 
-Owns embeddings, the way through the blocks, and the pooler; blocks are in blocks/, heads in
-heads.py. Fresh parameters are as at rest (layout.py): below `layers` every leaf has a leading axis
-L, or G where blocks share them (ALBERT; Lan et al. 2020). It reads them stacked or separate.
+Owns the way through the blocks and the pooler; embeddings are in embeddings.py, blocks in blocks/,
+heads in heads.py. Fresh parameters are as at rest (layout.py): below `layers` every leaf has a
+leading axis L, or G where blocks share them (ALBERT; Lan et al. 2020). It reads them stacked or
+separate.
 
 Dims: B batch, T position, H width, E that of the word table, N heads, D width of a head, I
 feed-forward width, L layers, G groups of them, K examples packed into a row, V vocabulary rounded
@@ -26,78 +27,19 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model import layout
-from bert_jax.model.blocks.attend import AttentionMask
-from bert_jax.model.blocks.bilstm import BiLSTM
-from bert_jax.model.blocks.block import BLOCKS, cycle_of, first_like, kind_of, parts_of
+from bert_jax.model.bilstm import BiLSTM
+from bert_jax.model.blocks.block import BLOCKS, find_cycle, find_first_like, kind_of, parts_of
+from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.blocks.part import Rows
-from bert_jax.model.blocks.positions import POSITIONS
-from bert_jax.model.blocks.products import dense
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.model.embeddings import KINDS
+from bert_jax.model.embeddings import Embeddings
 
-# run(parameters of a block, x [B, T, H], the block's number) -> x, of blocks of one kind.
-_Run = Callable[[Any, Array, Array | int], Array]
-# The same, by the number of a block of that kind.
-_RunOf = Callable[[int], _Run]
+# make_run_block(the number of a block): what goes through a block of that one's kind, a function of
+# (parameters of the block, x [B, T, H], the block's number), which gives x.
+_MakeRunBlock = Callable[[int], Callable[[Any, Array, Array | int], Array]]
 POOLER_SITE = (1 << 20) + 1  # dropout site beyond those of any depth, and the head's
-
-
-class Embeddings(nn.Module):
-    """Word + segment + position embeddings, then layer norm and dropout.
-
-    Where they are narrower than the blocks, a dense layer follows to their width.
-    modeling.py:408-520, :362; google-research/albert modeling.py:1083-1086.
-    """
-
-    config: ModelConfig
-    dtype: DTypeLike
-
-    @nn.compact
-    def __call__(
-        self,
-        words: Array,
-        segment_ids_BT: Array,
-        dropout_rng: DropoutRng | None,
-        position_ids_BT: Array | None = None,
-        input_mask_BT: Array | None = None,
-    ) -> tuple[Array, Array | None]:
-        """Return (embeddings [B, T, H], the word table [V, E] that the masked-LM head shares).
-
-        words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
-        count from 0 unless given. Without a mask nothing is padding. There may be no table.
-        """
-        c = self.config
-
-        # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
-        normal = jax.nn.initializers.truncated_normal(c.initializer_range)
-        words_BTE, shared_VE = KINDS[c.embedding](c).look_up(self, words)
-        positions_BTE = class_of('positions', c.positions, POSITIONS)(c).added(
-            self, segment_ids_BT.shape[1], position_ids_BT, input_mask_BT
-        )
-        x_BTE = words_BTE
-        if c.type_vocab_size:
-            segment_2E = self.param('segment', normal, (c.type_vocab_size, c.embedding_width))
-
-            # Of so few rows one is chosen, and not looked up: the gradient of a choice is a sum,
-            # that of a look-up a scatter.
-            segments_BTE = segment_2E[None, None, 0]
-            for segment in range(1, c.type_vocab_size):
-                is_it_BT1 = segment_ids_BT[..., None] == segment
-                segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
-            x_BTE = words_BTE + segments_BTE
-        x_BTE = x_BTE if positions_BTE is None else x_BTE + positions_BTE
-        x_BTE = norm_of(c, 'norm')(x_BTE).astype(self.dtype)
-        # Rows are pinned to their devices here and after each block; without it XLA may
-        # lay the result out like the table, and move rows later.
-        x_BTE = dropout(constrain_rows(x_BTE), c.hidden_dropout, dropout_rng, 0)
-        if c.embedding_size is None:
-            return x_BTE, shared_VE
-        return dense(c, c.hidden_size, self.dtype, 'to_hidden')(x_BTE), shared_VE
-
-
 # What the forward pass of a block keeps for the backward pass; all else is made again. With 'none'
 # that is what costs a product: outputs of the dense layers, attention's output and probabilities,
 # all named 'kept'. Masks of dropout are drawn again: across a loop the compiler for TPUs takes 8.0
@@ -161,15 +103,19 @@ class Encoder(nn.Module):
                 'packed records are for an encoder of bidirectional attention without a BiLSTM:'
                 ' make them without --packing'
             )
-        position_ids_BT = packing.position_ids_BT if packing else None
+        pack_ids_BT = position_ids_BT = None
+        if packing:
+            pack_ids_BT, position_ids_BT = packing.pack_ids_BT, packing.position_ids_BT
         x_BTH, shared_VE = Embeddings(c, self.dtype, name='embeddings')(
             words, segment_ids_BT, dropout_rng, position_ids_BT, input_mask_BT
         )
-        mask = AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None)
+
         # Kept only where a caller asks for them, of blocks that are traced one after the other.
-        asked = self.is_mutable_collection('attentions') and not self.is_initializing()
-        attentions: list[Array] | None = [] if asked and not self.scan else None
-        hidden = self._through_blocks(x_BTH, Rows(mask, position_ids_BT, dropout_rng, attentions))
+        attentions: list[Array] | None = None
+        if self.is_mutable_collection('attentions') and not self.is_initializing():
+            attentions = None if self.scan else []
+        rows = Rows(input_mask_BT, pack_ids_BT, position_ids_BT, dropout_rng, attentions)
+        hidden = self._run_blocks(x_BTH, rows)
         for probabilities in attentions or ():
             self.sow('attentions', 'probabilities', probabilities)
         # Sums that no norm has seen need one.
@@ -183,13 +129,13 @@ class Encoder(nn.Module):
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 
-        pooled = self._pooled(x_BTH, input_mask_BT, packing)
+        pooled = self._pool(x_BTH, input_mask_BT, packing)
         if c.traits.shared_head:
             return x_BTH, pooled, shared_VE
         pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
         return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VE
 
-    def _pooled(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
+    def _pool(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
         """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""
         if self.config.pooling == 'mean':
             members_BKT = input_mask_BT[:, None] > 0
@@ -209,159 +155,177 @@ class Encoder(nn.Module):
             return jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
         return x_BTH[:, 0]
 
-    def _through_blocks(self, x_BTH: Array, rows: Rows) -> list[Array]:
+    def _run_blocks(self, x_BTH: Array, rows: Rows) -> list[Array]:
         """Return the hidden states [B, T, H] after the blocks: after each, or after the last alone.
 
         In a loop all are kept only where `intermediates` are asked for.
         """
         # The lowest blocks lie apart where tuning leaves them alone: nothing there is
         # differentiated then, and nothing kept for a backward pass.
-        c, hidden = self.config, [x_BTH]
-        below = c.tuning.frozen_layers or 0
+        c, below = self.config, self.config.tuning.frozen_layers or 0
+        hidden = []
         for name, first, last in ((layout.BELOW, 0, below), ('layers', below, c.num_layers)):
             if first == last:
                 continue
             config = c.tuned(TuningConfig()) if name == layout.BELOW else c
-            fields = config, self.dtype, self.kernel, self.matmul_dtype
             # The blocks of a group are one block's weights, gone through again and again.
             numbers = np.arange(first, last).reshape(-1, c.num_layers // c.own_blocks)
             if self.is_initializing():
-                hidden.append(_fresh(self, fields, name, numbers, hidden[-1], rows))
-                continue
-            is_traced = isinstance(x_BTH, jax.core.Tracer)
-            run = functools.cache(functools.partial(self._run_of, fields, rows, is_traced))
-            blocks = self.variables['params'][name]
-            through = self._in_a_loop if self.scan else self._unrolled
-            hidden += through(run, blocks, numbers, hidden[-1])
-        return hidden[1:]
+                states = [self._init_blocks(config, name, numbers, x_BTH, rows)]
+            else:
+                make = self._make_run_block(config, rows, isinstance(x_BTH, jax.core.Tracer))
+                blocks = self.variables['params'][name]
+                run_stack = self._scan_blocks if self.scan else self._unroll_blocks
+                states = run_stack(make, blocks, numbers, x_BTH)
+            x_BTH = states[-1]
+            hidden += states
+        return hidden
 
-    def _run_of(self, fields: tuple[Any, ...], rows: Rows, is_traced: bool, like: int) -> _Run:
-        """Return what goes through a block of the kind that block number `like` has."""
-        block = _block_of(self.config)(*fields, like, parent=None)
-        run: _Run = lambda params, x, index: block.apply({'params': params}, x, index, rows)[0]
-        # XLA sees by itself what is cheaper made again than kept, but not across a loop.
-        if self.scan or self.remat != 'none':
-            policy = REMAT_POLICIES[self.remat]
-            run = jax.checkpoint(run, policy=policy, prevent_cse=not self.scan)
-        # Blocks of one kind share a trace, where there is one: each call of an encoder that is not
-        # compiled would compile them anew. What a block appends to `attentions` may not leave it.
-        return jax.jit(run) if is_traced and rows.attentions is None else run
+    def _block_fields(self, config: ModelConfig, like: int) -> tuple[Any, ...]:
+        """Return the fields of a block of the kind that block number `like` has."""
+        return config, self.dtype, self.kernel, self.matmul_dtype, like
 
-    def _unrolled(
-        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
+    def _make_run_block(self, config: ModelConfig, rows: Rows, is_traced: bool) -> _MakeRunBlock:
+        """Return what makes a function that goes through a block of a kind."""
+        block_class = class_of('block', config.block, BLOCKS)
+
+        # Blocks of one kind share a function, and with it a trace.
+        @functools.cache
+        def make(like: int) -> Callable[[Any, Array, Array | int], Array]:
+            block = block_class(*self._block_fields(config, like), parent=None)
+
+            def run(params: Any, x_BTH: Array, number: Array | int) -> Array:
+                return block.apply({'params': params}, x_BTH, number, rows)[0]
+
+            # XLA sees by itself what is cheaper made again than kept, but not across a loop.
+            if self.scan or self.remat != 'none':
+                policy = REMAT_POLICIES[self.remat]
+                run = jax.checkpoint(run, policy=policy, prevent_cse=not self.scan)
+            # Not where nothing is traced: each call of an encoder that is not compiled would
+            # compile its blocks anew. And what a block appends to `attentions` may not leave it.
+            return jax.jit(run) if is_traced and rows.attentions is None else run
+
+        return make
+
+    def _unroll_blocks(
+        self, make: _MakeRunBlock, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
     ) -> list[Array]:
-        """Return the hidden states after each block."""
-        params = [layout.block(blocks, i) for i in range(len(numbers))]
-        return self._in_turn(run, params, numbers.tolist(), numbers, x_BTH)
+        """Return the hidden states after each block, one written out after the other."""
+        hidden = []
+        for group, of_group in enumerate(numbers.tolist()):
+            params = layout.block(blocks, group)
+            for number in of_group:
+                x_BTH = make(find_first_like(self.config, number))(params, x_BTH, number)
+                hidden.append(x_BTH)
+        return hidden
 
-    def _in_a_loop(
-        self, run: _RunOf, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
+    def _scan_blocks(
+        self, make: _MakeRunBlock, blocks: layout.Blocks, numbers: np.ndarray, x_BTH: Array
     ) -> list[Array]:
         """Return the hidden states after each block where they are asked for, else the last.
 
-        Blocks of several kinds are gone through in rounds, each of which has all kinds.
+        A loop repeats one program, so blocks of several kinds are gone through in rounds, each of
+        which has all kinds; groups before the first round are written out.
         """
         stack = layout.stacked({'layers': blocks})['layers']
         kinds = tuple(tuple(kind_of(self.config, n) for n in group) for group in numbers)
-        first, period = cycle_of(kinds)
-        like = numbers[first : first + period]
-        hidden = [x_BTH]
+        first, period = find_cycle(kinds)
+        hidden = []
+        for group in range(first):
+            params, of_group = layout.block(stack, group), numbers[group].tolist()
+            hidden += self._run_group(make, params, of_group, of_group, x_BTH)
+            x_BTH = hidden[-1]
+
         if first:
-            apart = [layout.block(stack, i) for i in range(first)]
-            hidden += self._in_turn(run, apart, numbers[:first].tolist(), numbers[:first], x_BTH)
             stack, numbers = layout.cut(stack, first, None), numbers[first:]
         if period > 1:
             stack = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), stack)
+        numbers = numbers.reshape(-1, period, numbers.shape[1])
+        like = numbers[0].tolist()  # the first round stands for each
 
-        def turn(x: Array, of_round: tuple[Any, Array]) -> tuple[Array, Any]:
-            params, indices = of_round
-            each = [params]
-            if period > 1:
-                each = [jax.tree.map(lambda leaf, i=i: leaf[i], params) for i in range(period)]
-            states = self._in_turn(run, each, indices, like, x)
-            return states[-1], self._kept(states)
+        def run_round(x_BTH: Array, of_round: tuple[Any, Array]) -> tuple[Array, Any]:
+            stack, indices = of_round
+            states = []
+            for group, of_group in enumerate(indices):
+                params = stack
+                if period > 1:
+                    params = jax.tree.map(lambda leaf, i=group: leaf[i], stack)
+                states += self._run_group(make, params, of_group, like[group], x_BTH)
+                x_BTH = states[-1]
+            return x_BTH, self._keep(states)
 
-        indices = jnp.asarray(numbers.reshape(-1, *like.shape))
-        x_BTH, kept = jax.lax.scan(turn, hidden[-1], (stack, indices))
-        return [*hidden[1:], *kept.reshape(-1, *x_BTH.shape)] if self._keeps_all else [x_BTH]
+        x_BTH, kept = jax.lax.scan(run_round, x_BTH, (stack, jnp.asarray(numbers)))
+        return [x_BTH] if kept is None else [*hidden, *kept.reshape(-1, *x_BTH.shape)]
 
-    def _in_turn(
-        self, run: _RunOf, params: Sequence[Any], indices: Any, like: np.ndarray, x_BTH: Array
+    def _run_group(
+        self,
+        make: _MakeRunBlock,
+        params: Any,
+        numbers: Any,
+        like: Sequence[int],
+        x_BTH: Array,
     ) -> list[Array]:
-        """Return the hidden states after each block of some groups, or after each group.
+        """Return the hidden states after each block of a group, or after the last alone.
 
         Args:
-          run: what goes through a block of the kind of a number.
-          params: of each group.
-          indices: the numbers of its blocks, for each group; they may be traced.
-          like: numbers of blocks of the same kinds.
-          x_BTH: the input of the first.
+          make: makes what goes through a block.
+          params: of the block whose weights the group shares.
+          numbers: of its blocks; they may be traced.
+          like: numbers of blocks of the same kinds, which are known.
+          x_BTH: the input.
         """
-        hidden = [x_BTH]
-        for of_group, numbers, kinds in zip(params, indices, like.tolist(), strict=True):
-            # The first of its kind stands for each: so every kind is traced once.
-            kinds = [first_like(self.config, number) for number in kinds]
-            if self.scan and len(kinds) > 1 and len(set(kinds)) == 1:
-                through = functools.partial(run(kinds[0]), of_group)
-                turn = lambda x, number, through=through: (x := through(x, number), self._kept(x))
-                x_BTH, kept = jax.lax.scan(turn, hidden[-1], jnp.asarray(numbers))
-                hidden += [x_BTH] if kept is None else list(kept)
-                continue
-            for number, kind in zip(numbers, kinds, strict=True):
-                hidden.append(run(kind)(of_group, hidden[-1], number))
-        return hidden[1:]
+        # The first of its kind stands for each: so every kind is traced once.
+        kinds = [find_first_like(self.config, number) for number in like]
+        if len(kinds) > 1 and len(set(kinds)) == 1:
+            run = make(kinds[0])
 
-    @property
-    def _keeps_all(self) -> bool:
-        """Whether the hidden states after each block are asked for."""
-        return self.is_mutable_collection('intermediates')
+            def run_one(x_BTH: Array, number: Array) -> tuple[Array, Any]:
+                x_BTH = run(params, x_BTH, number)
+                return x_BTH, self._keep(x_BTH)
 
-    def _kept(self, states: Any) -> Array | None:
-        """Return states as one array where they are asked for."""
-        return jnp.asarray(states) if self._keeps_all else None
+            x_BTH, kept = jax.lax.scan(run_one, x_BTH, jnp.asarray(numbers))
+            return [x_BTH] if kept is None else list(kept)
+        hidden = []
+        for number, kind in zip(numbers, kinds, strict=True):
+            x_BTH = make(kind)(params, x_BTH, number)
+            hidden.append(x_BTH)
+        return hidden
 
+    def _keep(self, states: Any) -> Array | None:
+        """Return states as one array where a caller asks for those after each block."""
+        return jnp.asarray(states) if self.is_mutable_collection('intermediates') else None
 
-def _block_of(config: ModelConfig) -> Any:
-    """Return the class of an encoder's blocks."""
-    return class_of('block', config.block, BLOCKS)
+    def _init_blocks(
+        self, config: ModelConfig, name: str, numbers: np.ndarray, x_BTH: Array, rows: Rows
+    ) -> Array:
+        """Make a stack of fresh blocks; return x [B, T, H] after them.
 
+        Args:
+          config: of the blocks.
+          name: the stack's.
+          numbers: of the blocks, those of a group in a row.
+          x_BTH: their input.
+          rows: what they are told of it.
+        """
+        stack = nn.scan(
+            class_of('block', config.block, BLOCKS),
+            variable_axes={'params': 0},
+            split_rngs={'params': True},
+            in_axes=(0, nn.broadcast),
+            length=len(numbers),
+        )
+        # All are made as the last one is; what the first ones lack is cut off.
+        fields = self._block_fields(config, int(numbers[-1, 0]))
+        indices = jnp.arange(len(numbers))
+        lacking = []
+        for number in numbers[:, 0]:
+            lacking.append([p.norm for p in parts_of(config, number) if not p.is_normed])
+        if not lacking[0]:
+            return stack(*fields, name=name)(x_BTH, indices, rows)[0]
 
-def _fresh(
-    module: nn.Module,
-    fields: tuple[Any, ...],
-    name: str,
-    numbers: np.ndarray,
-    x_BTH: Array,
-    rows: Rows,
-) -> Array:
-    """Make a stack of fresh blocks in the module that calls; return x [B, T, H] after them.
+        def init(key: Array) -> Any:
+            made = stack(*fields, parent=None).init(key, x_BTH, indices, rows)['params']
+            return layout.drop_from_first(made, sum(map(bool, lacking)), lacking[0])
 
-    Args:
-      module: the module that calls.
-      fields: those of Block.
-      name: the stack's.
-      numbers: of the blocks, those of a group in a row.
-      x_BTH: their input.
-      rows: what they are told of it.
-    """
-    count = len(numbers)
-    stack = nn.scan(
-        _block_of(fields[0]),
-        variable_axes={'params': 0},
-        split_rngs={'params': True},
-        in_axes=(0, nn.broadcast),
-        length=count,
-    )
-    # All are made as the last one is; what the first ones lack is cut off.
-    last, indices = int(numbers[-1, 0]), jnp.arange(count)
-    parts = [parts_of(fields[0], number) for number in numbers[:, 0]]
-    lacking = [[part.norm for part in each if not part.is_normed] for each in parts]
-    if not lacking[0]:
-        return stack(*fields, last, name=name)(x_BTH, indices, rows)[0]
-
-    def init(key: Array) -> Any:
-        made = stack(*fields, last, parent=None).init(key, x_BTH, indices, rows)['params']
-        return layout.without_first(made, sum(map(bool, lacking)), lacking[0])
-
-    module.param(name, init)
-    return x_BTH
+        self.param(name, init)
+        return x_BTH

@@ -20,13 +20,13 @@ from jax.typing import DTypeLike
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
+from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import LayerNorm
-from bert_jax.model.blocks.products import dense
-from bert_jax.model.blocks.vocabulary import Factors
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.model.embeddings import padded_vocab, table_init, words_of
+from bert_jax.model.embeddings import get_words, make_table_init, padded_vocab
 from bert_jax.model.encoder import Encoder, Packing
-from bert_jax.model.pooling import sentence_vectors
+from bert_jax.model.pooling import compute_sentence_vectors
+from bert_jax.model.vocabulary_loss import Factors
 
 # What a model is given: {name of a column: array of B rows}.
 Batch = Mapping[str, Array]
@@ -55,11 +55,11 @@ class EncoderModel(nn.Module):
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
         # of the examples, where 0 is padding.
-        packing = None
-        if 'pack_ids' in batch:
-            packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
-        mask_BT = jnp.minimum(packing.pack_ids_BT, 1) if packing else batch['input_mask']
-        words = words_of(batch, self.config)
+        words = get_words(batch, self.config)
+        if 'pack_ids' not in batch:
+            return encoder(words, batch['input_mask'], batch['segment_ids'], dropout_rng)
+        packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
+        mask_BT = jnp.minimum(packing.pack_ids_BT, 1)
         return encoder(words, mask_BT, batch['segment_ids'], dropout_rng, packing)
 
     def read(self, x: Array) -> Array:
@@ -125,7 +125,7 @@ class MaskedLM(nn.Module):
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
         # The word table again, transposed: input and output embeddings are tied where it is shared.
         if word_VE is None:
-            word_VE = self.param('decoder', table_init(c), (V, c.embedding_width))
+            word_VE = self.param('decoder', make_table_init(c), (V, c.embedding_width))
         return Factors(x_BPE, word_VE, bias_V, self.matmul_dtype)
 
 
@@ -159,8 +159,9 @@ class Pretraining(EncoderModel):
         # V columns is one of the largest of the step.
         x_BPH = self.read(jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1))
         factors = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(x_BPH, word_VE)
-        is_open = self.vocabulary_loss == 'auto'
-        in_blocks = factors.are_large() if is_open else self.vocabulary_loss == 'blocks'
+        in_blocks = self.vocabulary_loss == 'blocks'
+        if self.vocabulary_loss == 'auto':
+            in_blocks = factors.are_large()
         mlm_BPV = factors if in_blocks else factors.logits()
         if not self.config.traits.pairs:
             return mlm_BPV, None
@@ -238,11 +239,11 @@ class SentenceEncoder(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """Return vectors [B, D]; of a batch whose inputs are [B, C, T] vectors [B, C, D]."""
-        return _by_row(batch, dropout_rng, self._vectors)
+        return _run_by_row(batch, dropout_rng, self._vectors)
 
     def _vectors(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         x_RTH, _, _ = self.encode(rows, dropout_rng)
-        return sentence_vectors(x_RTH, rows['input_mask'], self.sentence)
+        return compute_sentence_vectors(x_RTH, rows['input_mask'], self.sentence)
 
 
 class Choice(EncoderModel):
@@ -256,14 +257,14 @@ class Choice(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """Return logits [B, C] of a batch whose inputs are [B, C, T], C inputs an example."""
-        return _by_row(batch, dropout_rng, self._scores)[..., 0]
+        return _run_by_row(batch, dropout_rng, self._scores)[..., 0]
 
     def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         _, pooled_RH, _ = self.encode(rows, dropout_rng)
         return self.scores(pooled_RH, 1, self.head_dropout, dropout_rng)
 
 
-def _by_row(
+def _run_by_row(
     batch: Batch,
     dropout_rng: DropoutRng | None,
     of_rows: Callable[[Batch, DropoutRng | None], Array],

@@ -2,9 +2,9 @@
 
 At rest, in files and wherever parameters are walked by path, a leaf below `layers` is stacked, [L,
 ...] (of blocks that share their weights one for each group; what the first blocks lack has fewer
-rows). A program that unrolls its blocks
-reads an array of its own for each, `layers/0/query/kernel`: a slice of a stack costs it a copy.
-Owns the way between both, for parameters and for what has their form, such as moments.
+rows). A program that unrolls its blocks reads an array of its own for each,
+`layers/0/query/kernel`: a slice of a stack costs it a copy. Owns the way between both, for
+parameters and for what has their form, such as moments.
 """
 
 from __future__ import annotations
@@ -48,38 +48,41 @@ def block(blocks: Blocks, number: int) -> Any:
     """Return the parameters of one block, whichever way they lie."""
     if is_separate(blocks):
         return blocks[str(number)]
-    flat, count = traverse_util.flatten_dict(blocks), _count(blocks)
-    lacking = {names: count - leaf.shape[0] for names, leaf in flat.items()}
-    return traverse_util.unflatten_dict(
-        {n: leaf[number - lacking[n]] for n, leaf in flat.items() if number >= lacking[n]}
-    )
+    count, leaves = count_blocks(blocks), {}
+    for names, leaf in traverse_util.flatten_dict(blocks).items():
+        row = number - (count - leaf.shape[0])
+        if row >= 0:  # else the block lacks it
+            leaves[names] = leaf[row]
+    return traverse_util.unflatten_dict(leaves)
 
 
 def cut(stack: Blocks, first: int, end: int | None) -> Any:
     """Return the blocks of a stack from `first` up to `end`, without it; None: up to the last."""
-    count = _count(stack)
+    count = count_blocks(stack)
 
-    def rows(leaf: Any) -> Any:
+    def cut_leaf(leaf: Any) -> Any:
         lacking = count - leaf.shape[0]
         return leaf[max(first - lacking, 0) : max((end or count) - lacking, 0)]
 
-    return _some_rows(jax.tree.map(rows, stack))
+    return _drop_empty(jax.tree.map(cut_leaf, stack))
 
 
-def without_first(stack: Blocks, number: int, leaves: Collection[str]) -> Any:
+def drop_from_first(stack: Blocks, number: int, leaves: Collection[str]) -> Any:
     """Return a stack whose first `number` blocks lack the leaves below these names."""
     flat = traverse_util.flatten_dict(stack)
-    flat = {n: leaf[number:] if set(n) & set(leaves) else leaf for n, leaf in flat.items()}
-    return _some_rows(traverse_util.unflatten_dict(flat))
+    for names, leaf in flat.items():
+        if set(names) & set(leaves):
+            flat[names] = leaf[number:]
+    return _drop_empty(traverse_util.unflatten_dict(flat))
 
 
-def _some_rows(stack: Blocks) -> Any:
+def _drop_empty(stack: Blocks) -> Any:
     """Return a stack without the leaves that no block has."""
     flat = traverse_util.flatten_dict(stack)
     return traverse_util.unflatten_dict({n: leaf for n, leaf in flat.items() if leaf.shape[0]})
 
 
-def _count(stack: Blocks) -> int:
+def count_blocks(stack: Blocks) -> int:
     """Return how many blocks a stack has: a leaf with fewer rows is of the last ones."""
     return max(leaf.shape[0] for leaf in jax.tree.leaves(stack))
 
@@ -90,18 +93,29 @@ def stacked(tree: Any) -> Any:
     A leaf that some blocks lack is stacked of those that have it. Leaves may be arrays of numpy or
     on devices, traced, or ShapeDtypeStructs; what lay on a mesh stays split as it was.
     """
-    return _converted(tree, lambda blocks: _stack(blocks) if is_separate(blocks) else blocks)
+
+    def stack_blocks(blocks: Blocks) -> Blocks:
+        if not is_separate(blocks):
+            return blocks
+        leaves = defaultdict(list)
+        for name in sorted(blocks, key=int):
+            for names, leaf in traverse_util.flatten_dict(blocks[name]).items():
+                leaves[names].append(leaf)
+        stack = {names: _stack_leaves(of_blocks) for names, of_blocks in leaves.items()}
+        return traverse_util.unflatten_dict(stack)
+
+    return _change_stacks(tree, stack_blocks)
 
 
 def separate(tree: Any) -> Any:
     """Return a tree with separate blocks in place of stacks."""
 
-    def apart(blocks: Blocks) -> Blocks:
+    def separate_blocks(blocks: Blocks) -> Blocks:
         if is_separate(blocks):
             return blocks
-        return {str(number): block(blocks, number) for number in range(_count(blocks))}
+        return {str(number): block(blocks, number) for number in range(count_blocks(blocks))}
 
-    return _converted(tree, apart)
+    return _change_stacks(tree, separate_blocks)
 
 
 def for_program(tree: Any, is_scanned: bool) -> Any:
@@ -120,19 +134,25 @@ def like(tree: Any, target: Any) -> Any:
 
     The leaves of `target` say which blocks have them, and on which devices they go.
     """
-    # {path at rest: {number of a block, None of what is no block's: leaf}}.
-    wanted = {parse(path): goal for path, goal in by_path(target).items()}
+    # Of each path at rest: {number of a block, None of what is no block's: leaf of `target`}.
     goals: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for (at_rest, number), goal in wanted.items():
+    wanted = []
+    for path, goal in by_path(target).items():
+        at_rest, number = parse(path)
         goals[at_rest][number] = goal
-    pieces: dict[tuple[str, Any], Any] = {}
+        wanted.append((at_rest, number))
+
+    pieces: dict[tuple[str, int | None], Any] = {}
     for path, leaf in by_path(tree).items():
-        numbers = sorted(goals[path], key=lambda number: number or 0)
-        cut: Sequence[Any] = [leaf] if numbers == [None] else leaf
-        if isinstance(cut, Array):
-            cut = _cut_to(tuple(goals[path][number].sharding for number in numbers))(leaf)
-        pieces |= {(path, number): piece for number, piece in zip(numbers, cut, strict=True)}
-    return jax.tree.unflatten(jax.tree.structure(target), [pieces[name] for name in wanted])
+        if None in goals[path]:
+            pieces[path, None] = leaf
+            continue
+        numbers, slices = sorted(goals[path]), leaf
+        if isinstance(leaf, Array):
+            slices = _cut_to(tuple(goals[path][number].sharding for number in numbers))(leaf)
+        for number, piece in zip(numbers, slices, strict=True):
+            pieces[path, number] = piece
+    return jax.tree.unflatten(jax.tree.structure(target), [pieces[leaf] for leaf in wanted])
 
 
 def origins(tree: Any) -> list[tuple[str, int]]:
@@ -144,42 +164,36 @@ def origins(tree: Any) -> list[tuple[str, int]]:
     return [(path, sorted(numbers[path]).index(number or 0)) for path, number in paths]
 
 
-def _converted(tree: Any, change: Callable[[Blocks], Blocks]) -> Any:
+def _change_stacks(tree: Any, change: Callable[[Blocks], Blocks]) -> Any:
     """Return a tree with `change` of all that is below a name of STACKS."""
 
     def convert(node: Any) -> Any:
         if not isinstance(node, Mapping):
             return node
-        return {
-            name: change(below) if name in STACKS and isinstance(below, Mapping) else convert(below)
-            for name, below in node.items()
-        }
+        changed = {}
+        for name, below in node.items():
+            is_stack = name in STACKS and isinstance(below, Mapping)
+            changed[name] = change(below) if is_stack else convert(below)
+        return changed
 
     return jax.tree.map(convert, tree, is_leaf=lambda node: isinstance(node, Mapping))
 
 
-def _stack(blocks: Blocks) -> Any:
-    leaves = defaultdict(list)
-    for name in sorted(blocks, key=int):
-        for names, leaf in traverse_util.flatten_dict(blocks[name]).items():
-            leaves[names].append(leaf)
-    return traverse_util.unflatten_dict({names: _joined(of) for names, of in leaves.items()})
-
-
-def _joined(leaves: Sequence[Any]) -> Any:
+def _stack_leaves(leaves: Sequence[Any]) -> Any:
     """Return arrays of one shape as one, [n, ...]."""
     first = leaves[0]
-    sharding = None if isinstance(first, jax.core.Tracer) else getattr(first, 'sharding', None)
+    if isinstance(first, np.ndarray):
+        return np.stack(leaves)
+    if isinstance(first, jax.core.Tracer):
+        return jnp.stack(leaves)
+    # What lies on a mesh stays split as it is.
+    sharding = getattr(first, 'sharding', None)
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, P(None, *sharding.spec))
     if isinstance(first, jax.ShapeDtypeStruct):
         shape = (len(leaves), *first.shape)
         return jax.ShapeDtypeStruct(shape, first.dtype, sharding=sharding)
-    if isinstance(first, np.ndarray):
-        return np.stack(leaves)
-    if sharding is None:
-        return jnp.stack(leaves)
-    return _stack_to(sharding)(*leaves)
+    return jnp.stack(leaves) if sharding is None else _stack_to(sharding)(*leaves)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
@@ -28,18 +28,19 @@ from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
 from bert_jax.model.embeddings import padded_vocab
 
 
-def _of_blocks() -> list[tuple[str, P]]:
+def _make_block_rules() -> list[tuple[str, P]]:
     """Return the rules for the matrices of all parts that a block may have."""
-    parts = [*ATTENTIONS.values(), *FEED_FORWARDS.values()]
-    columns, rows = (
-        '|'.join(dict.fromkeys(name for part in parts for name in getattr(part, side)))
-        for side in ('columns', 'rows')
-    )
+    columns: list[str] = []
+    rows: list[str] = []
+    for part in (*ATTENTIONS.values(), *FEED_FORWARDS.values()):
+        columns += part.columns
+        rows += part.rows
     in_block = r'layers/(\d+/)?'
+    of_columns, of_rows = '|'.join(dict.fromkeys(columns)), '|'.join(dict.fromkeys(rows))
     return [
-        (rf'{in_block}({columns})/kernel$', P('fsdp', 'model')),
-        (rf'{in_block}({columns})/bias$', P('model')),
-        (rf'{in_block}({rows})/kernel$', P('model', 'fsdp')),
+        (rf'{in_block}({of_columns})/kernel$', P('fsdp', 'model')),
+        (rf'{in_block}({of_columns})/bias$', P('model')),
+        (rf'{in_block}({of_rows})/kernel$', P('model', 'fsdp')),
     ]
 
 
@@ -48,35 +49,37 @@ def _of_blocks() -> list[tuple[str, P]]:
 RULES = (
     (r'(embeddings/word|mlm/decoder)$', P(('fsdp', 'model'), None)),
     (r'mlm/bias$', P(('fsdp', 'model'))),  # one entry for each row of the table
-    *_of_blocks(),
+    *_make_block_rules(),
     (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
     (r'bilstm/.*/kernel$', P('fsdp', None)),
 )
 
 
-def _spec(
+def _choose_spec(
     path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, over_data: bool = False
 ) -> P:
     """Return the first rule's PartitionSpec for a leaf, without axes that do not divide.
 
     over_data: matrices are split over `data` too, along their first axis.
     """
-    for pattern, spec in RULES:
-        if re.search(pattern, path):
-            wanted = list(spec)
-            # `data` is the outermost: exchange.py cuts along it before all others.
-            wider = ('data', *names_of(spec[0]))
-            if over_data and len(spec) > 1 and shape[-len(spec)] % _size(mesh, wider) == 0:
-                wanted[0] = wider
-            # Right-aligned: stacked leaves have a leading L that no rule names.
-            full = (*(None,) * (len(shape) - len(spec)), *wanted)
-            # Axis by axis: what divides is split even where its neighbour does not.
-            pairs = zip(full, shape, strict=True)
-            return P(*(axes if size % _size(mesh, axes) == 0 else None for axes, size in pairs))
-    return P()
+    spec = next((spec for pattern, spec in RULES if re.search(pattern, path)), None)
+    if spec is None:
+        return P()
+    wanted = list(spec)
+    if over_data and len(spec) > 1:
+        # `data` is the outermost: exchange.py cuts along it before all others.
+        wider = ('data', *names_of(spec[0]))
+        if shape[-len(spec)] % _count_parts(mesh, wider) == 0:
+            wanted[0] = wider
+    # Right-aligned: stacked leaves have a leading L that no rule names. Axis by axis: what divides
+    # is split even where its neighbour does not.
+    chosen: list[Any] = [None] * (len(shape) - len(spec))
+    for axes, size in zip(wanted, shape[len(chosen) :], strict=True):
+        chosen.append(axes if size % _count_parts(mesh, axes) == 0 else None)
+    return P(*chosen)
 
 
-def _size(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
+def _count_parts(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
     """Return the number of parts that an array's axis has when it is split over these mesh axes."""
     return math.prod(mesh.shape[name] for name in names_of(axes))
 
@@ -92,8 +95,8 @@ def shardings(tree: Any, mesh: Mesh | AbstractMesh, shard_optimizer: bool = Fals
     # Moments end in their parameter's path, so the same rules meet them.
     def sharding_of(key_path, leaf):
         path = path_of(key_path)
-        has_update = path.startswith(('params/', 'opt_state/'))
-        return NamedSharding(mesh, _spec(path, leaf.shape, mesh, shard_optimizer and has_update))
+        over_data = shard_optimizer and path.startswith(('params/', 'opt_state/'))
+        return NamedSharding(mesh, _choose_spec(path, leaf.shape, mesh, over_data))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
@@ -116,50 +119,70 @@ def put(params: Any, mesh: Mesh, is_scanned: bool = False) -> Any:
     return jax.device_put(params, shardings(params, mesh))
 
 
+class _Dimension(NamedTuple):
+    """A dimension of a model, and the settings over whose product it should be split."""
+
+    name: str
+    size: int
+    axes: tuple[str, ...]
+
+    def count_parts(self, runtime: RuntimeConfig) -> int:
+        """Return into how many parts the settings would split it."""
+        return math.prod(getattr(runtime, axis) for axis in self.axes)
+
+
 def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     """Return a warning for each dimension that should be split over the devices and is not.
 
     UserError where runtime.fsdp or runtime.model_parallel divides none of its dimensions: the
     devices along that axis would all hold the same and do the same work.
     """
-    # What the rules split: the sizes, and over which settings. Biases and norms are left out, being
-    # small.
-    table = f'the {padded_vocab(model.vocab_size):,} rows of the word table'
-    sizes = {name: size for part in parts_of(model) for name, size in part.split_sizes().items()}
-    # (name, size, the settings over whose product it is split) of each dimension.
-    dimensions = [
-        (f'model.hidden_size={model.hidden_size}', model.hidden_size, ('fsdp',)),
-        *((f'model.{name}={n}', n, ('model_parallel',)) for name, n in sizes.items()),
-        (table, padded_vocab(model.vocab_size), ('fsdp', 'model_parallel')),
-    ]
-    # A dimension stays whole unless that divides it.
-    parts = lambda axes: math.prod(getattr(runtime, axis) for axis in axes)
-    unsplit = [d for d in dimensions if d[1] % parts(d[2])]
+    # What the rules split. Biases and norms are left out, being small.
+    hidden, vocab = model.hidden_size, padded_vocab(model.vocab_size)
+    dimensions = [_Dimension(f'model.hidden_size={hidden}', hidden, ('fsdp',))]
+    sizes: dict[str, int] = {}
+    for part in parts_of(model):
+        sizes |= part.split_sizes()
+    for name, size in sizes.items():
+        dimensions.append(_Dimension(f'model.{name}={size}', size, ('model_parallel',)))
+    table = f'the {vocab:,} rows of the word table'
+    dimensions.append(_Dimension(table, vocab, ('fsdp', 'model_parallel')))
+    unsplit = [d for d in dimensions if d.size % d.count_parts(runtime)]
 
     # Refused only where an axis splits nothing at all: part of a model split is slower than need
     # be, but works.
     for axis in ('fsdp', 'model_parallel'):
-        concerned = [d for d in dimensions if axis in d[2]]
+        concerned = [d for d in dimensions if axis in d.axes]
         if all(d in unsplit for d in concerned):
             count = getattr(runtime, axis)
-            names = ', '.join(name for name, _, _ in concerned)
-            common = math.gcd(*(size for _, size, axes in concerned if axes == (axis,)))
+            names = ', '.join(d.name for d in concerned)
+            common = math.gcd(*(d.size for d in concerned if d.axes == (axis,)))
             raise UserError(
                 f'runtime.{axis}={count} divides none of {names}, so that nothing would be split '
-                f'over these devices: take {_nearest(common, count)}'
+                f'over these devices: take {_suggest_divisor(common, count)}'
             )
-    return [
-        f'{" x ".join(f"runtime.{axis}" for axis in axes)} = {parts(axes)} does not divide '
-        f'{name}: not split, each device has all of it; {_nearest(size, parts(axes))} would'
-        for name, size, axes in unsplit
-    ]
+    warnings = []
+    for dimension in unsplit:
+        settings = ' x '.join(f'runtime.{axis}' for axis in dimension.axes)
+        count = dimension.count_parts(runtime)
+        warnings.append(
+            f'{settings} = {count} does not divide {dimension.name}: not split, each device has all'
+            f' of it; {_suggest_divisor(dimension.size, count)} would'
+        )
+    return warnings
 
 
-def _nearest(size: int, count: int) -> str:
-    """Return what divides `size` and is near `count`, in words."""
-    # For the message: a number of devices that would divide.
-    if (common := math.gcd(size, count)) > 1:
+def _suggest_divisor(size: int, count: int) -> str:
+    """Return numbers of devices near `count` that would divide `size`, in words."""
+    common = math.gcd(size, count)
+    if common > 1:
         return f'{common}'
-    below = max(n for n in range(1, count) if size % n == 0)
-    above = next((n for n in range(count, size + 1) if size % n == 0), None)
-    return f'{below} or {above}' if above else f'{below}'
+    below = count - 1
+    while size % below:
+        below -= 1
+    if count > size:
+        return f'{below}'
+    above = count
+    while size % above:
+        above += 1
+    return f'{below} or {above}'

@@ -20,35 +20,39 @@ from jax.typing import DTypeLike
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.model.blocks import products
-from bert_jax.model.embeddings import words_of
+from bert_jax.model.blocks import matmul
+from bert_jax.model.embeddings import get_words
 from bert_jax.model.encoder import Encoder
 
 Pool = Literal['none', 'cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
 _TINY = 1e-12  # a vector of zeros stays one
 
 
-def _mean(x_BTH: Array, real_BT: Array) -> Array:
+def _pool_first(x_BTH: Array, real_BT: Array) -> Array:
+    return x_BTH[:, 0]
+
+
+def _pool_mean(x_BTH: Array, real_BT: Array) -> Array:
     count_B1 = jnp.sum(real_BT, 1, keepdims=True)
     return _sum(x_BTH, real_BT) / jnp.maximum(count_B1, 1)
 
 
-def _max(x_BTH: Array, real_BT: Array) -> Array:
+def _pool_max(x_BTH: Array, real_BT: Array) -> Array:
     return jnp.max(jnp.where(real_BT[..., None] > 0, x_BTH, -jnp.inf), 1)
 
 
-def _mean_sqrt_len(x_BTH: Array, real_BT: Array) -> Array:
+def _pool_mean_sqrt_len(x_BTH: Array, real_BT: Array) -> Array:
     count_B1 = jnp.sum(real_BT, 1, keepdims=True)
     return _sum(x_BTH, real_BT) / jnp.sqrt(jnp.maximum(count_B1, 1))
 
 
-def _weighted_mean(x_BTH: Array, real_BT: Array) -> Array:
+def _pool_weighted_mean(x_BTH: Array, real_BT: Array) -> Array:
     """Weigh each piece by its place, counted from 1 (SGPT, section 3.1.2)."""
     weights_BT = real_BT * jnp.arange(1, x_BTH.shape[1] + 1, dtype=jnp.float32)[None]
     return _sum(x_BTH, weights_BT) / jnp.maximum(jnp.sum(weights_BT, 1, keepdims=True), 1)
 
 
-def _last(x_BTH: Array, real_BT: Array) -> Array:
+def _pool_last(x_BTH: Array, real_BT: Array) -> Array:
     """Take the state of the last real piece, wherever the padding is."""
     positions_1T = jnp.arange(x_BTH.shape[1])[None]
     last_B = jnp.max(jnp.where(real_BT > 0, positions_1T, 0), 1)
@@ -61,23 +65,23 @@ def _sum(x_BTH: Array, weights_BT: Array) -> Array:
 
 # (states [B, T, H] float32, 1.0 at real pieces [B, T]) -> [B, H].
 POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
-    'cls': lambda x_BTH, real_BT: x_BTH[:, 0],
-    'mean': _mean,
-    'max': _max,
-    'mean_sqrt_len': _mean_sqrt_len,
-    'weighted_mean': _weighted_mean,
-    'last': _last,
+    'cls': _pool_first,
+    'mean': _pool_mean,
+    'max': _pool_max,
+    'mean_sqrt_len': _pool_mean_sqrt_len,
+    'weighted_mean': _pool_weighted_mean,
+    'last': _pool_last,
 }
 
 
-def pooled(x_BTH: Array, mask_BT: Array, pooling: str) -> Array:
+def pool_states(x_BTH: Array, mask_BT: Array, pooling: str) -> Array:
     """Return one vector [B, H] for each text, float32; mask_BT is 1 at real pieces."""
     return POOLINGS[pooling](x_BTH.astype(jnp.float32), (mask_BT > 0).astype(jnp.float32))
 
 
-def sentence_vectors(x_BTH: Array, mask_BT: Array, config: SentenceConfig) -> Array:
+def compute_sentence_vectors(x_BTH: Array, mask_BT: Array, config: SentenceConfig) -> Array:
     """Return the vectors [B, D] of texts, float32, as `config` says."""
-    vectors_BD = pooled(x_BTH, mask_BT, config.pooling)[:, : config.truncate_dim]
+    vectors_BD = pool_states(x_BTH, mask_BT, config.pooling)[:, : config.truncate_dim]
     return unit(vectors_BD) if config.normalize else vectors_BD
 
 
@@ -87,16 +91,18 @@ def unit(vectors: Array) -> Array:
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, _TINY**2))
 
 
-def _encoder(config: ModelConfig, compute_dtype: DTypeLike, kept: list[str]) -> Callable[..., Any]:
+def _make_encode(
+    config: ModelConfig, compute_dtype: DTypeLike, kept: list[str]
+) -> Callable[..., Any]:
     """Return a function of (encoder's parameters, batch): its outputs, and the states `kept`."""
-    compute_dtype, read = products.in_inference(compute_dtype)
+    compute_dtype, read = matmul.in_inference(compute_dtype)
     encoder = Encoder(config, compute_dtype, matmul_dtype=read)
 
-    def run(params: Any, batch: Mapping[str, Array]) -> Any:
-        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
+    def encode(params: Any, batch: Mapping[str, Array]) -> Any:
+        inputs = (get_words(batch, config), batch['input_mask'], batch['segment_ids'])
         return encoder.apply({'params': params}, *inputs, mutable=kept)
 
-    return run
+    return encode
 
 
 def make_states(
@@ -107,11 +113,11 @@ def make_states(
     Its results, float32: 'hidden' [B, T, H] and 'pooled' [B, H]; 'hidden_states' [L + 1, B, T, H],
     the embeddings first; with `attentions` the probabilities of that name [L, B, N, T, T].
     """
-    kept = ['intermediates', *(['attentions'] if attentions else [])]
-    run = _encoder(config, compute_dtype, kept)
+    kept = ['intermediates', 'attentions'] if attentions else ['intermediates']
+    encode = _make_encode(config, compute_dtype, kept)
 
     def function(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
-        (x_BTH, pooled_BH, _), state = run(params, batch)
+        (x_BTH, pooled_BH, _), state = encode(params, batch)
         results = {
             'hidden': x_BTH,
             'pooled': pooled_BH,
@@ -141,27 +147,31 @@ def make_features(
     count = config.num_layers
     if not layers:
         raise UserError('--layers: none is named: write numbers, as in -1,-2')
-    if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:
-        raise UserError(
-            f'--layers: no layer {wrong[0]}: this encoder has 0 (the embeddings) to {count}, or'
-            f' {-count - 1} to -1'
-        )
-    # By their place from the front, since the same may be counted from both ends.
-    for number, layer in enumerate(layers):
-        for before in layers[:number]:
-            if (layer - before) % (count + 1) == 0:
-                raise UserError(f'--layers: {before} and {layer} are the same layer: name it once')
-    run = _encoder(config, compute_dtype, ['intermediates'])
+    for layer in layers:
+        if not -count - 1 <= layer <= count:
+            raise UserError(
+                f'--layers: no layer {layer}: this encoder has 0 (the embeddings) to {count}, or'
+                f' {-count - 1} to -1'
+            )
+    # By their number from the front, since the same may be counted from both ends; Python's modulo
+    # makes -1 the last of count + 1 entries.
+    named: dict[int, int] = {}
+    for layer in layers:
+        from_front = layer % (count + 1)
+        if from_front in named:
+            before = named[from_front]
+            raise UserError(f'--layers: {before} and {layer} are the same layer: name it once')
+        named[from_front] = layer
+    encode = _make_encode(config, compute_dtype, ['intermediates'])
 
     def function(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
-        _, state = run(params, batch)
+        _, state = encode(params, batch)
         # The encoder sows what it computed: the embeddings, then each block.
         x_LBTH = jnp.stack(state['intermediates']['hidden'])
-        # Python's modulo makes -1 the last of count + 1 entries.
-        x_KBTH = jnp.stack([x_LBTH[layer % (count + 1)] for layer in layers]).astype(jnp.float32)
+        x_KBTH = jnp.stack([x_LBTH[from_front] for from_front in named]).astype(jnp.float32)
         # K goes before H: [B, T, K, H], or [B, K, H] where positions are pooled.
-        pool_one = lambda x_BTH: pooled(x_BTH, batch['input_mask'], pool)
-        pooled_KBH = x_KBTH if pool == 'none' else jax.vmap(pool_one)(x_KBTH)
-        return {'features': jnp.moveaxis(pooled_KBH, 0, -2).astype(dtype)}
+        if pool != 'none':
+            x_KBTH = jax.vmap(lambda x_BTH: pool_states(x_BTH, batch['input_mask'], pool))(x_KBTH)
+        return {'features': jnp.moveaxis(x_KBTH, 0, -2).astype(dtype)}
 
     return function

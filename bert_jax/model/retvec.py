@@ -52,11 +52,11 @@ class WordNetwork(nn.Module):
         def layer(name: str, width: int, x: Array) -> Array:
             return nn.Dense(width, dtype=self.dtype, kernel_init=_glorot, name=name)(x)
 
-        gelu = lambda x: jax.nn.gelu(x, approximate=False)
         # Each character by itself, then all of a word, whose places thereby differ.
-        x = gelu(layer('character_1', 32, bits))
-        x = gelu(layer('character_2', 32, x))
-        x = gelu(layer('word', WIDTH, x.reshape(*x.shape[:-2], CHARACTERS * 32)))
+        x = jax.nn.gelu(layer('character_1', 32, bits), approximate=False)
+        x = jax.nn.gelu(layer('character_2', 32, x), approximate=False)
+        x = layer('word', WIDTH, x.reshape(*x.shape[:-2], CHARACTERS * 32))
+        x = jax.nn.gelu(x, approximate=False)
         return jnp.tanh(layer('output', WIDTH, x))
 
 

@@ -28,7 +28,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, chain, no_room
 from bert_jax.configs.files.json_object import parse_object
 from bert_jax.model import layout
-from bert_jax.model.threefry import row_major
+from bert_jax.model.dropout import row_major
 
 T = TypeVar('T')
 

@@ -3,12 +3,13 @@
 Owns the order of it: what is read, dispatched, measured, evaluated, written and saved after which
 step, and when a run ends early. A resumed run does all of it as an undisturbed one would have. It
 must not know what is trained (it takes a compiled step), whence batches come, or what files look
-like: so pre-training and fine-tuning are both `train`, and so is training of your own.
+like: so pre-training, fine-tuning and training of your own are all `train_steps`.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -17,10 +18,10 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.train import metrics_accumulator
 from bert_jax.train.checkpoint import Checkpoints, Score
-from bert_jax.train.losses import Batch, MetricSums
-from bert_jax.train.schedule import Hparams
+from bert_jax.train.learning_rate import Hparams
+from bert_jax.train.losses.objective import Batch, MetricSums
+from bert_jax.train.metrics_accumulator import MetricsAccumulator, Profile, Work
 from bert_jax.train.state import TrainState
 from bert_jax.train.step import warn_of_recompilation
 
@@ -77,42 +78,83 @@ class Evaluation(NamedTuple):
     evaluate: Callable[[int, TrainState], EvalResult]
 
 
-class Run(NamedTuple):
-    """The surroundings of the steps of a run; all its calls of `train` share them.
+class Surroundings(Protocol):
+    """What the loop asks of a run; RunContext of bert_jax/runs/workdir is that.
 
     Attributes:
-      runtime: its settings; the loop reads log_every, checkpoint_every and on_full_disk.
-      total_steps: steps of the run; a call of `train` may end before.
+      total_steps: steps of the run.
+      hparams: the traced scalars of its steps.
+      state: what the run has come to, which the loop replaces with each step.
       writer: where lines of metrics go.
-      checkpoints: where states go.
-      meta: JSON values that are saved with each state.
       metrics: the sums of the steps since the last line.
-      should_stop: returns the number of the signal that asks to save and stop, or None. The loop
-        calls it once before the first step and once after each, in every process of the run; all
-        of them must get the same answer.
-      heartbeat: lets a watchdog know that a step is done.
-      profile_folder: where the traces of a profile go.
-      profile_steps: how many steps of each call are traced; 0 for no trace.
-      show: receives the newest metrics after each step, for a bar on a terminal.
-      forecast: receives the seconds that are left, once, as the first steps of a call measure them.
     """
 
-    runtime: RuntimeConfig
     total_steps: int
+    hparams: Hparams
+    state: TrainState
     writer: Writer
-    checkpoints: Checkpoints
-    meta: Mapping[str, Any]
-    metrics: metrics_accumulator.MetricsAccumulator
-    should_stop: Callable[[], int | None]
-    heartbeat: Callable[[], None]
-    profile_folder: str = ''
-    profile_steps: int = 0
-    show: Callable[[LogEntry], None] = lambda line: None
+    metrics: MetricsAccumulator
+
+    @property
+    def runtime(self) -> RuntimeConfig:
+        """Return its settings; the loop reads log_every and checkpoint_every."""
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Return where states go."""
+
+    def stop_requested(self) -> int | None:
+        """Return the number of the signal that asks to save and stop, or None.
+
+        The loop asks once before the first step and once after each, in every process of the run;
+        all of them must get the same answer.
+        """
+
+    def heartbeat(self) -> None:
+        """Let a watchdog know that a step is done."""
+
+    def show(self, line: LogEntry) -> None:
+        """Take the newest metrics after each step, for a bar on a terminal."""
+
+    def trace(self, last: int) -> Profile:
+        """Return the trace of some of the steps from here to `last`."""
+
+    def save(self, score: Score | None = None, required: bool = False) -> None:
+        """Save the state and the sums since the last line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The part of a run that one call of `train_steps` makes: by default all that is left of it.
+
+    Attributes:
+      last: the number of its last step; None: the run's.
+      name: what it is called in the log.
+      labels: what each line of metrics has besides its figures.
+      costs: measures memory, work and rates of the steps, as StepCosts of bert_jax/costs does.
+      read_by: words for what the steps from one to another (from 1) have read, for the message
+        about discarded steps.
+      forecast: receives the seconds that the run still takes, once, as the first steps measure
+        them.
+      programs: how often the step may be compiled without a warning: once for each batch shape.
+      save_last: whether the last step is saved too; else the caller saves it.
+    """
+
+    last: int | None = None
+    name: str = 'training'
+    labels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    costs: Any = None
+    read_by: Callable[[int, int], str] = lambda first, last: ''
     forecast: Callable[[float], None] = lambda seconds: None
+    programs: int = 1
+    save_last: bool = True
+
+
+_WHOLE = Part()
 
 
 class TrainResult(NamedTuple):
-    """The end of a call of `train`.
+    """The end of a call of `train_steps`.
 
     Attributes:
       state: the state after the last step.
@@ -125,8 +167,143 @@ class TrainResult(NamedTuple):
     early: bool
 
 
+def train_steps(
+    context: Surroundings,
+    train_step: Any,
+    batches: Iterator[Batch],
+    evaluation: Evaluation | None = None,
+    part: Part = _WHOLE,
+) -> TrainResult:
+    """Train from `context.state` to the last step, to a signal, or until an evaluation ends it.
+
+    Args:
+      context: what surrounds the steps.
+      train_step: the jitted step, as step.jit_train_step makes it.
+      batches: batches on the devices, from the one of step `context.state.step` on (`prefetch`).
+      evaluation: what is evaluated on the way.
+      part: which steps these are, and what the log says of them.
+
+    Raises:
+      UserError: after runtime.max_bad_steps non-finite steps in a row; where the batches end too
+        early, whose state is saved.
+      NoRoom: where the disk is full.
+    """
+    # Another call may have compiled this step, and a signal may have come while data was opened.
+    step, last = int(context.state.step), part.last
+    if last is None:
+        last = context.total_steps
+    profile, compiled_before = context.trace(last), train_step._cache_size()
+    context.metrics.read_by = part.read_by
+    signal, early, is_forecast = context.stop_requested(), False, False
+    while step < last and signal is None and not early:
+        sums = _dispatch(context, train_step, batches, part, step, last)
+        step += 1
+        profile.after(step, sums)
+        # A step late, as it was read anyway: a bar makes nothing wait.
+        line = _describe(context, part, step, context.metrics.newest())
+        context.show(line)
+        if line.eta is not None and not is_forecast:
+            part.forecast(line.eta)
+            is_forecast = True
+        # Before the line of training: it may make this the last step, which always has a line. The
+        # lines themselves come in the other order.
+        result = EvalResult({})
+        if evaluation and (step % evaluation.every == 0 or step == last):
+            with context.metrics.paused():
+                result = evaluation.evaluate(step, context.state)
+        early = result.stop
+        at_end = step == last or early
+        if step % context.runtime.log_every == 0 or at_end:
+            figures = context.metrics.drain(part.costs.rates if part.costs else None)
+            context.writer.write(_describe(context, part, step, figures))
+            warn_of_recompilation(train_step, step, compiled_before + part.programs)
+        if result.metrics:
+            metrics = {**part.labels, **result.metrics}
+            context.writer.write(LogEntry(step, metrics, context.total_steps))
+
+        # Signals are looked for after the evaluation, which may have been long, and before the
+        # save, which a signal makes due. All lines so far belong to steps before the saved one,
+        # so a resumed run writes neither less nor twice.
+        signal = context.stop_requested()
+        _save_if_due(context, part, step, at_end, signal is not None, result)
+    return TrainResult(context.state, signal, early)
+
+
+def _dispatch(
+    context: Surroundings,
+    train_step: Any,
+    batches: Iterator[Batch],
+    part: Part,
+    step: int,
+    last: int,
+) -> MetricSums:
+    """Give the devices the step after `step`, and take the metrics of the one before."""
+    # Time spent here is the pipeline's fault, and logged as input_wait.
+    with context.metrics.waiting():
+        batch = next(batches, None)
+    if batch is None:
+        raise _end_of_batches(context, part, step, last)
+
+    # The first program's memory is logged before it runs: a step that does not fit ends here,
+    # with the figures in the log. It costs no second compilation, the call runs this program.
+    compiled = train_step._cache_size()
+    if part.costs and not compiled:
+        program = train_step.lower(context.state, batch, context.hparams).compile()
+        logging.info('%s: %s', part.name, part.costs.memory(program, context.state, batch))
+
+    # This only dispatches the step. The accumulator then waits for the one before: the devices
+    # always have the next step, and the host is never further ahead.
+    context.state, sums = train_step(context.state, batch, context.hparams)
+    work = part.costs.work(batch) if part.costs else Work()
+    context.metrics.push(step + 1, sums, train_step._cache_size() > compiled, work)
+    context.heartbeat()
+    return sums
+
+
+def _describe(
+    context: Surroundings, part: Part, step: int, metrics: Mapping[str, float]
+) -> LogEntry:
+    """Return the line of training at `step`."""
+    eta = None
+    if 'step_ms' in metrics:
+        eta = (context.total_steps - step) * metrics['step_ms'] / 1e3
+    values = {**part.labels, 'split': 'train', **metrics}
+    return LogEntry(step, values, context.total_steps, eta)
+
+
+def _save_if_due(
+    context: Surroundings,
+    part: Part,
+    step: int,
+    at_end: bool,
+    is_stopped: bool,
+    result: EvalResult,
+) -> None:
+    """Save the state in its turn, at a signal, where it is the best so far, and at the end."""
+    if at_end:
+        is_due = part.save_last
+    else:
+        in_turn = is_stopped or step % context.runtime.checkpoint_every == 0
+        is_due = in_turn or context.checkpoints.is_best(result.score)
+    if is_due:
+        with context.metrics.paused():
+            context.save(result.score, required=result.stop or step == context.total_steps)
+        context.heartbeat()
+
+
+def _end_of_batches(context: Surroundings, part: Part, step: int, last: int) -> UserError:
+    """Save the state after the last batch, and return the error that says so."""
+    if step:
+        context.save()
+        context.checkpoints.wait()
+    return UserError(
+        f'{part.name}: the batches ended after step {step} of {last};'
+        f' {context.checkpoints.standing(step)}: give batches that do not end, or fewer steps'
+    )
+
+
 def train(
-    run: Run,
+    run: Surroundings,
     train_step: Any,
     state: TrainState,
     batches: Iterator[Batch],
@@ -134,154 +311,12 @@ def train(
     last: int,
     *,
     name: str,
-    labels: Mapping[str, Any] | None = None,
     evaluation: Evaluation | None = None,
-    costs: Any = None,
-    read_by: Callable[[int, int], str] = lambda first, last: '',
-    programs: int = 1,
-    save_last: bool = True,
+    **options: Any,
 ) -> TrainResult:
-    """Train from `state` to the step `last`, to a signal, or until an evaluation ends it.
-
-    Call it inside `jax.set_mesh`.
-
-    Args:
-      run: what surrounds the steps.
-      train_step: the jitted step, as step.jit_train_step makes it.
-      state: the state to go on from; its memory is reused.
-      batches: batches on the devices, from the one of step `state.step` on (see `prefetch`).
-      hparams: the traced scalars of the run.
-      last: the number of the last step.
-      name: the name of this training in the log.
-      labels: what each line of metrics has besides its figures.
-      evaluation: what is evaluated on the way.
-      costs: measures memory, work and rates of the steps, as StepCosts of bert_jax/costs does.
-      read_by: words for what the steps from one to another (from 1) have read, for the message
-        about discarded steps.
-      programs: how often the step may be compiled without a warning: once for each batch shape.
-      save_last: whether the last step is saved too; else the caller saves it.
-
-    Raises:
-      UserError: after runtime.max_bad_steps non-finite steps in a row; where the batches end too
-        early, whose state is saved.
-      NoRoom: where the disk is full.
-    """
-    run.metrics.read_by = read_by
-    training = _Training(run, train_step, hparams, last, name, labels or {}, costs)
-    return training.loop(state, batches, evaluation, programs, save_last)
-
-
-class _Training(NamedTuple):
-    """The parts of one call of `train` that its steps share."""
-
-    run: Run
-    train_step: Any
-    hparams: Hparams
-    last: int
-    name: str
-    labels: Mapping[str, Any]
-    costs: Any
-
-    def loop(
-        self,
-        state: TrainState,
-        batches: Iterator[Batch],
-        evaluation: Evaluation | None,
-        programs: int,
-        save_last: bool,
-    ) -> TrainResult:
-        """Make the steps, in the order that a resumed run would keep."""
-        # What this call counts from: another call of the same run may have compiled this step
-        # already, and a signal may have come while the data was opened.
-        run, step, last = self.run, int(state.step), self.last
-        profile = metrics_accumulator.Profile(run.profile_folder, run.profile_steps, step, last)
-        compiled_before = self.train_step._cache_size()
-        signal, early, is_forecast = run.should_stop(), False, False
-        while step < last and signal is None and not early:
-            # Time spent here is the pipeline's fault, and logged as input_wait.
-            with run.metrics.waiting():
-                batch = next(batches, None)
-            if batch is None:
-                raise self._ran_out(state, step)
-            state, sums = self._dispatch(state, batch, step + 1)
-            step += 1
-            profile.after(step, sums)
-            # A step late, as it was read anyway: a bar makes nothing wait.
-            entry = self._entry(step, run.metrics.newest())
-            run.show(entry)
-            if entry.eta is not None and not is_forecast:
-                is_forecast = True
-                run.forecast(entry.eta)
-
-            # Evaluation comes before the line of training, because it may make this the last step,
-            # and the last step always has a line; the lines themselves come in the other order.
-            result = None
-            if evaluation and (step % evaluation.every == 0 or step == last):
-                with run.metrics.paused():
-                    result = evaluation.evaluate(step, state)
-                early = result.stop
-            at_end = step == last or early
-            if step % run.runtime.log_every == 0 or at_end:
-                rates = self.costs.rates if self.costs else None
-                run.writer.write(self._entry(step, run.metrics.drain(rates)))
-                warn_of_recompilation(self.train_step, step, compiled_before + programs)
-            if result:
-                metrics = {**self.labels, **result.metrics}
-                run.writer.write(LogEntry(step, metrics, run.total_steps))
-
-            # Signals are looked for after the evaluation, which may have been long, and before the
-            # save, which a signal makes due. All lines so far belong to steps before the saved one,
-            # so a resumed run writes neither less nor twice.
-            signal = run.should_stop()
-            score = result.score if result else None
-            in_turn = signal is not None or step % run.runtime.checkpoint_every == 0
-            if save_last if at_end else in_turn or run.checkpoints.is_best(score):
-                with run.metrics.paused():
-                    self._save(state, score, required=early or step == run.total_steps)
-                run.heartbeat()
-        return TrainResult(state, signal, early)
-
-    def _dispatch(
-        self, state: TrainState, batch: Batch, step: int
-    ) -> tuple[TrainState, MetricSums]:
-        """Give the devices step number `step`, and take the metrics of the one before."""
-        # The first program's memory is logged before it runs: a step that does not fit ends here,
-        # with the figures in the log. It costs no second compilation, the call runs this program.
-        compiled = self.train_step._cache_size()
-        if self.costs and not compiled:
-            program = self.train_step.lower(state, batch, self.hparams).compile()
-            logging.info('%s: %s', self.name, self.costs.memory(program, state, batch))
-
-        # This only dispatches the step. The accumulator then waits for the one before: the devices
-        # always have the next step, and the host is never further ahead.
-        state, sums = self.train_step(state, batch, self.hparams)
-        work = self.costs.work(batch) if self.costs else metrics_accumulator.Work()
-        self.run.metrics.push(step, sums, self.train_step._cache_size() > compiled, work)
-        self.run.heartbeat()
-        return state, sums
-
-    def _entry(self, step: int, metrics: Mapping[str, float]) -> LogEntry:
-        """Return the line of training at `step`."""
-        total, step_ms = self.run.total_steps, metrics.get('step_ms')
-        eta = None if step_ms is None else (total - step) * step_ms / 1e3
-        return LogEntry(step, {**self.labels, 'split': 'train', **metrics}, total, eta)
-
-    def _save(self, state: TrainState, score: Score | None, required: bool) -> None:
-        """Save a state and the sums since the last line; a full disk ends the run if `required`."""
-        meta = {**self.run.meta, 'meter': self.run.metrics.state()}
-        required = required or self.run.runtime.on_full_disk == 'stop'
-        self.run.checkpoints.save(state, meta, score, required)
-
-    def _ran_out(self, state: TrainState, step: int) -> UserError:
-        """Save the state after the last batch, and return the error that says so."""
-        checkpoints = self.run.checkpoints
-        if step:
-            self._save(state, None, required=False)
-            checkpoints.wait()
-        return UserError(
-            f'{self.name}: the batches ended after step {step} of {self.last};'
-            f' {checkpoints.standing(step)}: give batches that do not end, or fewer steps'
-        )
+    """Call `train_steps` as programs for version 0.2.0 do; it goes with `own_run`."""
+    run.state, run.hparams = state, hparams
+    return train_steps(run, train_step, batches, evaluation, Part(last, name, **options))
 
 
 def prefetch(

@@ -15,7 +15,7 @@ import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.train.losses import MetricSums
+from bert_jax.train.losses.objective import MetricSums
 
 
 class Work(NamedTuple):
@@ -24,6 +24,12 @@ class Work(NamedTuple):
     examples: float = 0
     tokens: float = 0
     flops: float = 0
+
+    def plus(self, other: Work) -> Work:
+        """Return the work of both."""
+        return Work(
+            self.examples + other.examples, self.tokens + other.tokens, self.flops + other.flops
+        )
 
 
 _NO_WORK = Work()
@@ -42,15 +48,14 @@ class MetricsAccumulator:
     def __init__(self, max_bad_steps: int, kept: Mapping[str, Any] | None = None):
         """Start an interval; `kept` is the `state` of an interrupted run: its steps count on."""
         self._max_bad_steps = max_bad_steps
-
-        # A line of metrics spans a restart: the sums of steps made before it are added to here.
         self.read_by: Callable[[int, int], str] = lambda first, last: ''
         self._pending: tuple[int, MetricSums] | None = None
         # For `newest`, which a line of metrics does not end.
         self._newest: dict[str, float] = {}
         self._start()
         if kept:
-            self._sums |= {name: list(entry) for name, entry in kept['sums'].items()}
+            # A line of metrics spans a restart: the sums of steps made before it are added to here.
+            add_sums(self._sums, kept['sums'])
             self._steps, self._discarded = kept['steps'], kept['discarded_steps']
 
     def _start(self) -> None:
@@ -88,26 +93,27 @@ class MetricsAccumulator:
             self._waited = self._waited_before
         else:
             self._timed += 1
-            self._work = Work(*map(sum, zip(self._work, work, strict=True)))
+            self._work = self._work.plus(work)
         self._last_push, self._waited_before = time.perf_counter(), self._waited
 
     def _settle_pending(self) -> None:
         """Wait for the step that was dispatched last, and add up its metrics."""
         if self._pending is None:
             return
-        (step, metrics), self._pending = self._pending, None
+        step, metrics = self._pending
+        self._pending = None
         # One transfer for all metrics of the step.
         host = {name: (float(s), float(w)) for name, (s, w) in jax.device_get(metrics).items()}
-        bad, _ = host.pop('bad_steps')
+        bad_steps = int(host.pop('bad_steps')[0])
         if 'learning_rate' in host:  # of the step itself: a mean over steps would be no step's rate
             self._learning_rate, _ = host.pop('learning_rate')
         self._steps += 1
-        if bad:  # a discarded step: counted, and kept out of the means
+        if bad_steps:  # a discarded step: counted, and kept out of the means
             self._discarded += 1
-            if bad >= self._max_bad_steps:
-                first = step - int(bad) + 1
+            if bad_steps >= self._max_bad_steps:
+                first = step - bad_steps + 1
                 raise UserError(
-                    f'{int(bad)} steps in a row, {first} to {step}, had a non-finite loss or'
+                    f'{bad_steps} steps in a row, {first} to {step}, had a non-finite loss or'
                     f' gradient and were discarded{self.read_by(first, step)}: lower'
                     ' optimizer.peak_lr, lengthen the warm-up, or look at the data'
                     ' (bert-preprocess verify)'
@@ -173,10 +179,13 @@ class MetricsAccumulator:
         # another machine.
         seconds = time.perf_counter() - self._since
         figures |= {'steps': self._steps, 'discarded_steps': self._discarded, 'seconds': seconds}
-        figures['input_wait'] = self._waited / seconds if seconds else 0.0
+        figures['input_wait'] = 0.0
+        if seconds:
+            figures['input_wait'] = self._waited / seconds
         if self._timed:
             figures['step_ms'] = 1e3 * seconds / self._timed
-            figures |= rates(self._work, seconds) if rates else {}
+            if rates is not None:
+                figures |= rates(self._work, seconds)
         self._start()
         return figures
 

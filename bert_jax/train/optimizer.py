@@ -7,13 +7,14 @@ are stacked, a leaf under `layers` being [L, ...] (of blocks that share their we
 group, which is one variable in ALBERT's code too), nothing here may show it: trust ratios, rates
 and freezing act on each block's slice. Where an optimizer measures whole tensors, these are of the
 family's own code: its table of names says which of our arrays it keeps in one. The learning rate
-itself is schedule.py's.
+itself is learning_rate.py's.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -26,9 +27,9 @@ from bert_jax.configs.model import embeddings
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import by_path, path_of
 from bert_jax.model import layout
+from bert_jax.model.dropout import FEWER_ROUNDS, row_major, threefry
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.model.threefry import FEWER_ROUNDS, row_major, threefry
-from bert_jax.train.schedule import Hparams, learning_rate
+from bert_jax.train.learning_rate import Hparams, learning_rate
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed, but not a network of words:
 # its own code trains it without, and frozen it must not move.
@@ -62,14 +63,15 @@ LAMB = {
 
 
 def is_stacked(path: str) -> bool:
-    """Whether the leaf at `path` holds all blocks, its first axis being L."""
+    """Tell whether the leaf at `path` holds all blocks, its first axis being L."""
     return '/layers/' in f'/{path}' and layout.parse(path)[1] is None
 
 
 def padding_rows(path: str, model: ModelConfig) -> int:
     """Return how many rows of the array at `path` only pad it for the hardware."""
-    is_padded = path.endswith(OF_VOCABULARY)
-    return padded_vocab(model.vocab_size) - model.vocab_size if is_padded else 0
+    if not path.endswith(OF_VOCABULARY):
+        return 0
+    return padded_vocab(model.vocab_size) - model.vocab_size
 
 
 def tensor_means(values: Any, model: ModelConfig | None) -> Any:
@@ -81,25 +83,33 @@ def tensor_means(values: Any, model: ModelConfig | None) -> Any:
       values: a tree like a model's parameters.
       model: the encoder's shape; None: each leaf is a tensor, and none has rows that pad.
     """
-    sums: dict[Any, list[jax.Array]] = defaultdict(list)
+    sums: dict[Any, jax.Array] = {}
     sizes: dict[Any, int] = defaultdict(int)
     leaves = by_path(values)
     for path, x in leaves.items():
-        first = 1 if is_stacked(path) else 0
-        tensor, rows = _tensor(path, model), padding_rows(path, model) if model else 0
-        sums[tensor].append(jnp.sum(x, axis=tuple(range(first, x.ndim))))
-        sizes[tensor] += (x.size - rows * (x.size // x.shape[0])) // (x.shape[0] if first else 1)
+        tensor, blocks, axes = _tensor_of(path, model), 1, range(x.ndim)
+        if is_stacked(path):
+            blocks, axes = x.shape[0], range(1, x.ndim)
+        size = x.size
+        if model is not None:
+            size -= padding_rows(path, model) * (x.size // x.shape[0])
+        sizes[tensor] += size // blocks
+        total = jnp.sum(x, axis=tuple(axes))
+        if tensor in sums:
+            total = sums[tensor] + total
+        sums[tensor] = total
 
-    def mean(path: str, x: jax.Array) -> jax.Array:
-        tensor = _tensor(path, model)
-        total = sum(sums[tensor][1:], sums[tensor][0]) / sizes[tensor]
-        return total.reshape(-1, *(1,) * (x.ndim - 1)) if is_stacked(path) else total
+    means = []
+    for path, x in leaves.items():
+        tensor = _tensor_of(path, model)
+        mean = sums[tensor] / sizes[tensor]
+        if is_stacked(path):
+            mean = mean.reshape(-1, *(1,) * (x.ndim - 1))
+        means.append(mean)
+    return jax.tree.unflatten(jax.tree.structure(values), means)
 
-    of_leaves = [mean(path, x) for path, x in leaves.items()]
-    return jax.tree.unflatten(jax.tree.structure(values), of_leaves)
 
-
-def _tensor(path: str, model: ModelConfig | None) -> tuple[str, int | None]:
+def _tensor_of(path: str, model: ModelConfig | None) -> tuple[str, int | None]:
     """Return the name of the tensor that a leaf is in, and the number of its block, if any."""
     at_rest, number = layout.parse(path)
     if model is None:
@@ -108,8 +118,9 @@ def _tensor(path: str, model: ModelConfig | None) -> tuple[str, int | None]:
         pieces = model.traits.transformers.array(at_rest).pieces
     except KeyError:  # an array that the family's released models lack
         return at_rest, number
-    is_fused = len(pieces) == 1 and pieces[0].parts > 1
-    return (pieces[0].name if is_fused else at_rest), number
+    if len(pieces) == 1 and pieces[0].parts > 1:
+        return pieces[0].name, number
+    return at_rest, number
 
 
 def decay_mask(params: Any) -> Any:
@@ -122,7 +133,7 @@ def decay_mask(params: Any) -> Any:
 def _adam(
     b1: float, b2: float, eps: float, corrects_bias: bool, finite: Any
 ) -> optax.GradientTransformation:
-    """Adam's direction m / (sqrt(v) + eps), as optax computes it.
+    """Make Adam's direction m / (sqrt(v) + eps), as optax computes it.
 
     Without bias correction it is the original's (optimization.py:131-137). Where `finite` is false
     the moments stay as they were.
@@ -132,23 +143,18 @@ def _adam(
         del params
         count = jnp.where(finite, optax.safe_increment(state.count), state.count)
         if corrects_bias:
-            moments = (
-                optax.tree.update_moment(grads, state.mu, b1, 1),
-                optax.tree.update_moment_per_elem_norm(grads, state.nu, b2, 2),
-            )
+            mu = optax.tree.update_moment(grads, state.mu, b1, 1)
+            nu = optax.tree.update_moment_per_elem_norm(grads, state.nu, b2, 2)
         else:  # in this order, which rounds as runs begun before did
-            moments = (
-                jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads),
-                jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads),
-            )
-        mu, nu = _kept(finite, moments, state)
-        updates = jax.tree.map(
-            lambda m, v: m / (jnp.sqrt(v) + eps),
-            *(
-                (optax.tree.bias_correction(m, b, count) if corrects_bias else m)
-                for m, b in ((mu, b1), (nu, b2))
-            ),
-        )
+            mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
+            nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
+        mu, nu = _keep_finite(finite, (mu, nu), (state.mu, state.nu))
+
+        first, second = mu, nu
+        if corrects_bias:
+            first = optax.tree.bias_correction(mu, b1, count)
+            second = optax.tree.bias_correction(nu, b2, count)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), first, second)
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
@@ -157,7 +163,7 @@ def _adam(
 def _stable_adamw(
     config: OptimizerConfig, decay: Any, finite: Any, model: ModelConfig | None
 ) -> optax.GradientTransformation:
-    """StableAdamW's direction with its decay, both divided by max(1, RMS) of each tensor.
+    """Make StableAdamW's direction with its decay, both divided by max(1, RMS) of each tensor.
 
     RMS is that of g / sqrt(v) with the new v: where a gradient is larger than the moments know, the
     tensor's rate is smaller in that step, and so is its decay. Betas are corrected, not moments.
@@ -166,46 +172,46 @@ def _stable_adamw(
     def update(grads, state, params=None):
         count = jnp.where(finite, optax.safe_increment(state.count), state.count)
         t = count.astype(jnp.float32)
-        b1, b2 = (1 - (1 - b) / (1 - b**t) for b in (config.b1, config.b2))
-        moments = (
-            jax.tree.map(lambda m, g: m + (1 - b1) * (g - m), state.mu, grads),
-            jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads),
-        )
-        mu, nu = _kept(finite, moments, state)
+        b1 = 1 - (1 - config.b1) / (1 - config.b1**t)
+        b2 = 1 - (1 - config.b2) / (1 - config.b2**t)
+        mu = jax.tree.map(lambda m, g: m + (1 - b1) * (g - m), state.mu, grads)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
+        mu, nu = _keep_finite(finite, (mu, nu), (state.mu, state.nu))
         ratios = jax.tree.map(lambda g, v: jnp.square(g) / jnp.maximum(v, config.eps**2), grads, nu)
 
-        def direction(m, v, w, decays, mean):
-            whole = m / (jnp.sqrt(v) + config.eps) + (decay * w if decays else 0.0)
-            return whole / jnp.maximum(1.0, jnp.sqrt(mean))
+        def direction(m, v, w, is_decayed, mean):
+            pulled: Any = 0.0
+            adam = m / (jnp.sqrt(v) + config.eps)
+            if is_decayed:
+                pulled = decay * w
+            return (adam + pulled) / jnp.maximum(1.0, jnp.sqrt(mean))
 
-        updates = jax.tree.map(
-            direction, mu, nu, params, decay_mask(params), tensor_means(ratios, model)
-        )
+        means = tensor_means(ratios, model)
+        updates = jax.tree.map(direction, mu, nu, params, decay_mask(params), means)
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
-def _kept(finite: Any, moments: tuple[Any, Any], state: Any) -> tuple[Any, Any]:
-    """Return new moments, or those of `state` where `finite` is false."""
-    return jax.tree.map(
-        lambda new, old: _written(jnp.where(finite, new, old)), moments, (state.mu, state.nu)
-    )
+def _keep_finite(finite: Any, new: Any, old: Any) -> Any:
+    """Return new moments, or the old ones where `finite` is false."""
+
+    def keep(new_x: jax.Array, old_x: jax.Array) -> jax.Array:
+        # Computed once, by itself. Else XLA computes a moment a second time where the update needs
+        # it, of the old moment. That it then copies first, because the new one takes its memory.
+        return jax.lax.optimization_barrier(jnp.where(finite, new_x, old_x))
+
+    return jax.tree.map(keep, new, old)
 
 
-def _written(x: jax.Array) -> jax.Array:
-    """Return x, which is computed once, by itself.
-
-    Else XLA computes a moment a second time where the update needs it, of the old moment. That it
-    then copies first, because the new one takes its memory.
-    """
-    return jax.lax.optimization_barrier(x)
+def _cast(moments: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(dtype), moments)
 
 
 def _in_bfloat16(
     adam: optax.GradientTransformation, h: Hparams, step: Any
 ) -> optax.GradientTransformation:
-    """`adam` with its moments kept in bfloat16, and computed in float32.
+    """Wrap `adam` so that its moments are kept in bfloat16, and computed in float32.
 
     They are rounded up or down at random, each as likely as it is near: to the nearest, a second
     moment that should fall by a thousandth a step (b2=0.999) would not move at all, a step of
@@ -214,28 +220,24 @@ def _in_bfloat16(
     """
     key = (jnp.asarray(h.seed, jnp.uint32), jnp.asarray(step, jnp.uint32))
 
-    def kept(moments: Any, first: int) -> Any:
+    def round_all(moments: Any, first: int) -> Any:
         # Named as at rest, so that the layout of blocks changes no bit.
         leaves, tree = jax.tree.flatten(moments)
-        origins = layout.origins(moments)
-        numbers = {path: i for i, path in enumerate(dict.fromkeys(path for path, _ in origins))}
-        rounded = [
-            _rounded(x, key, first + 2 * numbers[path], number)
-            for x, (path, number) in zip(leaves, origins, strict=True)
-        ]
+        numbers: dict[str, int] = {}
+        rounded = []
+        for x, (path, block) in zip(leaves, layout.origins(moments), strict=True):
+            number = numbers.setdefault(path, len(numbers))
+            rounded.append(_rounded(x, key, first + 2 * number, block))
         return jax.tree.unflatten(tree, rounded)
 
     def init(params):
         state = adam.init(params)
-        narrow = lambda moments: jax.tree.map(lambda x: x.astype(jnp.bfloat16), moments)
-        return state._replace(mu=narrow(state.mu), nu=narrow(state.nu))
+        return state._replace(mu=_cast(state.mu, jnp.bfloat16), nu=_cast(state.nu, jnp.bfloat16))
 
     def update(grads, state, params=None):
-        wide = lambda moments: jax.tree.map(lambda x: x.astype(jnp.float32), moments)
-        updates, state = adam.update(
-            grads, state._replace(mu=wide(state.mu), nu=wide(state.nu)), params
-        )
-        return updates, state._replace(mu=kept(state.mu, 0), nu=kept(state.nu, 1))
+        wide = state._replace(mu=_cast(state.mu, jnp.float32), nu=_cast(state.nu, jnp.float32))
+        updates, state = adam.update(grads, wide, params)
+        return updates, state._replace(mu=round_all(state.mu, 0), nu=round_all(state.nu, 1))
 
     return optax.GradientTransformation(init, update)
 
@@ -254,21 +256,21 @@ def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: 
 
 
 def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
-    """Scales the update u of each parameter w by |w| / |u|, and by 1 where either is 0.
+    """Scale the update u of each parameter w by |w| / |u|, and by 1 where either is 0.
 
     You et al. 2020, algorithm 2; norms are of one block's slice where blocks are stacked.
     """
 
-    def scaled(path, u, w):
-        name = path_of(path)
+    def scale(key_path, u, w):
+        path = path_of(key_path)
         # By name: biases and norms have no decay, and adapt in the variant 'all' alone.
-        if variant.adapts != 'all' and NOT_DECAYED.search(name):
+        if variant.adapts != 'all' and NOT_DECAYED.search(path):
             return u
         # The norm of a stacked leaf is taken over every axis but L: each block has a ratio of its
         # own.
-        axes = tuple(range(1 if is_stacked(name) else 0, u.ndim))
-        norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
-        over, under = norm(w), norm(u)
+        axes = tuple(range(int(is_stacked(path)), u.ndim))
+        over = jnp.sqrt(jnp.sum(jnp.square(w), axes, keepdims=True))
+        under = jnp.sqrt(jnp.sum(jnp.square(u), axes, keepdims=True))
         # The inner `where` keeps 0 / 0 out of the branch that is not taken.
         ratio = jnp.where((over > 0) & (under > 0), over / jnp.where(under > 0, under, 1.0), 1.0)
         # NVIDIA's LAMB adapts where there is a decay to adapt to; weight_decay is traced in a
@@ -278,8 +280,20 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
         return u * ratio
 
     return optax.stateless(
-        lambda updates, params: jax.tree_util.tree_map_with_path(scaled, updates, params)
+        lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates, params)
     )
+
+
+def _count_blocks(params: Any) -> int:
+    """Return how many blocks a model has, by its stacks or its blocks' numbers; 0 without any."""
+    blocks = 0
+    for path, leaf in by_path(params).items():
+        _, number = layout.parse(path)
+        if number is not None:
+            blocks = max(blocks, number + 1)
+        elif is_stacked(path):
+            blocks = max(blocks, leaf.shape[0])
+    return blocks
 
 
 def layer_rates(config: OptimizerConfig, params: Any) -> Any:
@@ -289,14 +303,7 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
     d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
     there are.
     """
-    # L is read from stacks, or from the blocks' numbers; 0 for a model without blocks.
-    blocks = 0
-    for name, leaf in by_path(params).items():
-        number = layout.parse(name)[1]
-        if number is not None:
-            blocks = max(blocks, number + 1)
-        elif is_stacked(name):
-            blocks = max(blocks, leaf.shape[0])
+    blocks = _count_blocks(params)
     if config.freeze_layers > blocks:
         raise UserError(
             f'optimizer.freeze_layers={config.freeze_layers}: the model has {blocks} layers'
@@ -304,24 +311,26 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
     # d**L for the lowest block to d**1 for the highest; frozen from the bottom.
     of_block = np.float32(config.layer_decay) ** np.arange(blocks, 0, -1, dtype=np.float32)
     of_block[: config.freeze_layers] = 0.0
+    of_embeddings = np.float32(config.layer_decay ** (blocks + 1))
+    if config.freeze_embeddings:
+        of_embeddings = np.float32(0.0)
 
-    def rate(path, leaf):
-        name = path_of(path)
-        if (number := layout.parse(name)[1]) is not None:
+    def rate(key_path, leaf):
+        path = path_of(key_path)
+        _, number = layout.parse(path)
+        if number is not None:
             return of_block[number]
-        if is_stacked(name):
+        if is_stacked(path):
             return of_block.reshape(-1, *(1,) * (leaf.ndim - 1))
-        if EMBEDDINGS.search(name):
-            return np.float32(
-                0.0 if config.freeze_embeddings else config.layer_decay ** (blocks + 1)
-            )
+        if EMBEDDINGS.search(path):
+            return of_embeddings
         return np.float32(1.0)
 
     return jax.tree_util.tree_map_with_path(rate, params)
 
 
-def _times(factors: Any) -> optax.GradientTransformation:
-    """Multiplies each update by what `factors`, a function of the parameters, has at its leaf."""
+def _multiply_by(factors: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """Multiply each update by what `factors`, a function of the parameters, has at its leaf."""
     return optax.stateless(
         lambda updates, params: jax.tree.map(jnp.multiply, updates, factors(params))
     )
@@ -345,39 +354,46 @@ def make_optimizer(
     """
     if isinstance(config, optax.GradientTransformation):
         return config
-    lamb = LAMB.get(config.algorithm)
-    corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'
-    rates = lambda params: layer_rates(config, params)
-    # 0 or 1: whether a leaf, or a block's slice, moves.
-    free = lambda params: jax.tree.map(np.sign, rates(params))
-    freezes = config.freeze_embeddings or config.freeze_layers > 0
+
+    def rates(params: Any) -> Any:
+        return layer_rates(config, params)
+
+    def moves(params: Any) -> Any:
+        # 0 or 1: whether a leaf, or a block's slice, moves.
+        return jax.tree.map(np.sign, rates(params))
 
     # What is frozen goes first, so that it does not count in the norm; then clipping, before the
     # moments see the gradient.
     chain = []
+    freezes = config.freeze_embeddings or config.freeze_layers > 0
     if freezes:
-        chain.append(_times(free))
+        chain.append(_multiply_by(moves))
     if config.clip_norm is not None:
         chain.append(optax.clip_by_global_norm(config.clip_norm))
 
     # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
     # ratio has both in the update that it measures.
-    decay = h.weight_decay
+    decay, lamb = h.weight_decay, LAMB.get(config.algorithm)
     if config.decay == 'fully_decoupled':  # times the rate this is the decay times rate / peak
         decay = decay / jnp.maximum(h.peak_lr, np.float32(1e-37))
     is_stable = config.algorithm == 'stable_adamw'
     if is_stable:
         adam = _stable_adamw(config, decay, finite, model)
     else:
-        adam = _adam(config.b1, config.b2, config.eps, corrected, finite)
-    chain.append(_in_bfloat16(adam, h, step) if config.moments == 'bfloat16' else adam)
+        corrects_bias = config.algorithm == 'adamw'
+        if lamb is not None:
+            corrects_bias = lamb.bias_correction
+        adam = _adam(config.b1, config.b2, config.eps, corrects_bias, finite)
+    if config.moments == 'bfloat16':
+        adam = _in_bfloat16(adam, h, step)
+    chain.append(adam)
     if not is_stable:
         chain.append(optax.add_decayed_weights(decay, mask=decay_mask))
-    if lamb:
+    if lamb is not None:
         chain.append(_trust_ratio(lamb, h.weight_decay))
 
     # Rates come last: whatever is before them is the same at every rate.
     if freezes or config.layer_decay != 1.0:
-        chain.append(_times(rates))
+        chain.append(_multiply_by(rates))
     chain.append(optax.scale(-learning_rate(config, h, step)))
     return optax.chain(*chain)

@@ -23,10 +23,9 @@ from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.model.embeddings import first_words
 from bert_jax.model.partition import shardings
-from bert_jax.model.peft.method import is_added, neutral
-from bert_jax.model.peft.registry import method_of
+from bert_jax.model.tuning import is_added, method_of, neutral
+from bert_jax.train.learning_rate import Hparams
 from bert_jax.train.optimizer import Optimizer, make_optimizer, padding_rows
-from bert_jax.train.schedule import Hparams
 
 
 class TrainState(NamedTuple):
@@ -34,7 +33,7 @@ class TrainState(NamedTuple):
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
     now; frozen: weights that the steps read and never change, None where all are trained. They have
-    no moments and are in no checkpoint; which they are is model/peft's and
+    no moments and are in no checkpoint; which they are is model/tuning.py's and
     model/embeddings.py's.
     """
 
@@ -46,18 +45,20 @@ class TrainState(NamedTuple):
 
 
 def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) -> Any:
-    """Fresh parameters of `model`, a function of the seed alone.
+    """Make fresh parameters of `model`, a function of the seed alone.
 
     Jit it with out_shardings to make them in place. `inputs` are the arrays that it reads besides
     the usual ones, for one row of one token; a model may also have them as `first_inputs`.
     """
-    # one row of one token: shapes of parameters do not depend on the batch
-    ids = np.zeros((1, 1), np.int32)
+    # One row of one token: shapes of parameters do not depend on the batch.
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
+    batch: dict[str, Any] = dict.fromkeys(names, np.zeros((1, 1), np.int32))
     config = getattr(model, 'config', None)
-    words = first_words(config) if isinstance(config, ModelConfig) else {}
-    first_inputs = getattr(model, 'first_inputs', {})
-    batch = dict.fromkeys(names, ids) | words | dict(first_inputs) | dict(inputs or {})
+    if isinstance(config, ModelConfig):
+        batch.update(first_words(config))
+    batch.update(getattr(model, 'first_inputs', {}))
+    if inputs is not None:
+        batch.update(inputs)
     return model.init(jax.random.key(seed), batch)['params']
 
 
@@ -72,45 +73,56 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
     computed, method = config.words.computed, method_of(config)
     if method.trains_matrices and not computed:
         return params, None
-    trained, frozen = {}, {}
+
+    # Blocks one by one: a method may train an array of the upper ones alone.
+    blocks_apart = traverse_util.flatten_dict(layout.separate(params))
+    was_stacked = blocks_apart.keys() != traverse_util.flatten_dict(params).keys()
     # Stacks begin with the block above those that are frozen whole.
-    below = config.tuning.frozen_layers or 0
-    separate = traverse_util.flatten_dict(layout.separate(params))
-    for names, leaf in separate.items():
+    first_block = config.tuning.frozen_layers or 0
+    trained, frozen = {}, {}
+    for names, leaf in blocks_apart.items():
         path, number = layout.parse('/'.join(names))
-        start = None if path in computed else method.trained_from(path)
-        if start is not None and (number is None or number + below >= start):
+        first_trained = None
+        if path not in computed:
+            first_trained = method.trained_from(path)
+        if first_trained is None:
+            frozen[names] = leaf
+        elif number is None or first_block + number >= first_trained:
             trained[names] = leaf
+        elif is_added(path):
+            # What the method adds to a block below changes nothing there.
+            frozen[names] = jnp.full_like(leaf, neutral(path))
         else:
-            is_neutral = start is not None and is_added(path)
-            frozen[names] = jnp.full_like(leaf, neutral(path)) if is_neutral else leaf
-    trees = traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
-    if separate.keys() == traverse_util.flatten_dict(params).keys():
-        return trees
-    return layout.stacked(trees[0]), layout.stacked(trees[1])
+            frozen[names] = leaf
+    trained = traverse_util.unflatten_dict(trained)
+    frozen = traverse_util.unflatten_dict(frozen)
+    if was_stacked:
+        return layout.stacked(trained), layout.stacked(frozen)
+    return trained, frozen
 
 
 def joined(params: Any, frozen: Any) -> Any:
     """Return a model's parameters of what is trained and what is frozen, from `split`."""
     if frozen is None:
         return params
-    # A leaf in both trees is a stack, of which the frozen blocks are the lower ones.
-    below, above = traverse_util.flatten_dict(frozen), traverse_util.flatten_dict(params)
-    stacks = {
-        names: jnp.concatenate([below[names], above[names]]) for names in below.keys() & above
-    }
-    return traverse_util.unflatten_dict(below | above | stacks)
+    whole = traverse_util.flatten_dict(frozen)
+    for names, leaf in traverse_util.flatten_dict(params).items():
+        # A leaf in both trees is a stack, of which the frozen blocks are the lower ones.
+        if names in whole:
+            leaf = jnp.concatenate([whole[names], leaf])
+        whole[names] = leaf
+    return traverse_util.unflatten_dict(whole)
 
 
 def parameter_count(params: Any, config: ModelConfig) -> int:
-    """How many weights a tree holds: those of a whole model, or what its tuning trains of it.
+    """Count the weights of a tree: those of a whole model, or what its tuning trains of it.
 
     config: the model's. Rows that pad the vocabulary's tables for the hardware are none.
     """
-    return sum(
-        leaf.size - padding_rows(path, config) * math.prod(leaf.shape[1:])
-        for path, leaf in by_path(params).items()
-    )
+    count = 0
+    for path, leaf in by_path(params).items():
+        count += leaf.size - padding_rows(path, config) * math.prod(leaf.shape[1:])
+    return count
 
 
 def checkpoint_bytes(state: TrainState) -> int:
@@ -142,8 +154,9 @@ def create_state(
     trained are then frozen in the state (`split`).
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
-    out = shardings(state_shapes(model, config, encoder), mesh, shard_optimizer)
-    return jax.jit(_maker(model, config, encoder), out_shardings=out)(np.uint32(seed))
+    places = shardings(state_shapes(model, config, encoder), mesh, shard_optimizer)
+    make = jax.jit(_maker(model, config, encoder), out_shardings=places)
+    return make(np.uint32(seed))
 
 
 def abstract_state(
@@ -154,11 +167,12 @@ def abstract_state(
     encoder: ModelConfig | None = None,
 ) -> TrainState:
     """Return what create_state would make, as ShapeDtypeStructs with their shardings."""
-    state = state_shapes(model, config, encoder)
 
-    # Both trees have the same structure: each leaf meets its own sharding.
-    struct = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-    return jax.tree.map(struct, state, shardings(state, mesh, shard_optimizer))
+    def place(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    state = state_shapes(model, config, encoder)
+    return jax.tree.map(place, state, shardings(state, mesh, shard_optimizer))
 
 
 @functools.lru_cache(maxsize=1)
@@ -184,10 +198,11 @@ def _maker(
     model: Any, config: Optimizer, encoder: ModelConfig | None
 ) -> Callable[[Any], TrainState]:
     def make(seed: jax.Array) -> TrainState:
-        params, frozen = layout.for_model(_initialiser(model)(seed), model), None
-        if encoder is not None:
-            params, frozen = split(params, encoder)
-        return fresh_state(params, config, frozen)
+        params = layout.for_model(_initialiser(model)(seed), model)
+        if encoder is None:
+            return fresh_state(params, config)
+        trained, frozen = split(params, encoder)
+        return fresh_state(trained, config, frozen)
 
     return make
 
@@ -195,40 +210,51 @@ def _maker(
 def load_params_into(
     params: Any, source: Mapping[str, Any], name: str, subtree: str | None = None
 ) -> Any:
-    """`params` with the leaves of `source`, placed as they were; or of its `subtree` at the top.
+    """Return `params` with the leaves of `source`, placed as they were; or of its `subtree` alone.
 
     `name` is the source's in errors. UserError where names or shapes do not match; nothing is
     left out silently.
     """
     # Only what is replaced is compared: with a subtree the rest of the source may be anything.
-    old = params if subtree is None else {subtree: params[subtree]}
-    new = source if subtree is None else {k: v for k, v in source.items() if k == subtree}
-    new = layout.stacked(dict(new))
+    old, new = dict(params), dict(source)
+    if subtree is not None:
+        old = {subtree: params[subtree]}
+        new = {name: tree for name, tree in source.items() if name == subtree}
+    new = layout.stacked(new)
+    _check_shapes(_shapes_at_rest(old), _shapes_at_rest(new), name)
 
-    shapes = (by_path(jax.eval_shape(layout.stacked, tree)) for tree in (old, new))
-    wanted, given = ({path: leaf.shape for path, leaf in leaves.items()} for leaves in shapes)
-    # All names and shapes at once, so that the message can tell how much differs, not only the
-    # first.
-    if wanted != given:
-        differ = [
-            f'{n}: {given.get(n, "absent")} there, {wanted.get(n, "absent")} here'
-            for n in sorted(wanted | given)
-            if wanted.get(n) != given.get(n)
-        ]
+    def place(replaced: jax.Array, leaf: Any) -> jax.Array:
+        # In the dtype of the leaf that it replaces, and straight to the devices where that lies.
+        return jax.device_put(np.asarray(leaf, replaced.dtype), replaced.sharding)
+
+    placed = jax.tree.map(place, old, layout.like(new, old))
+    return {**params, **placed}
+
+
+def _shapes_at_rest(params: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each leaf by its path, blocks stacked."""
+    leaves = by_path(jax.eval_shape(layout.stacked, params))
+    return {path: leaf.shape for path, leaf in leaves.items()}
+
+
+def _check_shapes(
+    wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], name: str
+) -> None:
+    """Raise UserError where names or shapes differ; it tells how much does, not only the first."""
+    differ = []
+    for path in sorted({*wanted, *given}):
+        here, there = wanted.get(path, 'absent'), given.get(path, 'absent')
+        if here != there:
+            differ.append(f'{path}: {there} there, {here} here')
+    if differ:
         raise UserError(
             f'{name}: its weights do not fit this model ({"; ".join(differ[:3])}; {len(differ)} in'
             ' all): use the same model settings'
         )
 
-    # In the dtype of the leaf that it replaces, and straight to the devices where that lies.
-    placed = jax.tree.map(
-        lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, layout.like(new, old)
-    )
-    return {**params, **placed}
-
 
 def load_moments(state: TrainState, source: Mapping[str, Any], name: str) -> TrainState:
-    """`state` with both moments and the count of updates of another run; its own step stays.
+    """Return `state` with both moments and the count of updates of another run, at its own step.
 
     source: {path in that run's optimizer state: numpy array}. `name` is the source's in UserError,
     where names or shapes do not match.
@@ -238,21 +264,22 @@ def load_moments(state: TrainState, source: Mapping[str, Any], name: str) -> Tra
     tree = traverse_util.unflatten_dict(below, sep='/')
     given = {moment: tree.get(moment, {}) for moment in ('mu', 'nu')}
 
-    def placed(entry: Any) -> Any:
-        if not isinstance(entry, optax.ScaleByAdamState):
+    def holds_moments(entry: Any) -> bool:
+        return isinstance(entry, optax.ScaleByAdamState)
+
+    def place(entry: Any) -> Any:
+        if not holds_moments(entry):
             return entry
         moments = load_params_into({'mu': entry.mu, 'nu': entry.nu}, given, name)
-        counted = jax.device_put(np.asarray(tree['count'], entry.count.dtype), entry.count.sharding)
-        return optax.ScaleByAdamState(counted, moments['mu'], moments['nu'])
+        count = jax.device_put(np.asarray(tree['count'], entry.count.dtype), entry.count.sharding)
+        return optax.ScaleByAdamState(count, moments['mu'], moments['nu'])
 
-    opt_state = jax.tree.map(
-        placed, state.opt_state, is_leaf=lambda x: isinstance(x, optax.ScaleByAdamState)
-    )
+    opt_state = jax.tree.map(place, state.opt_state, is_leaf=holds_moments)
     return state._replace(opt_state=opt_state)
 
 
 def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> TrainState:
-    """`state` with its frozen arrays as they are in `params`; as it was where it has none.
+    """Return `state` with its frozen arrays as they are in `params`; as it was if it has none.
 
     params: numpy arrays, of the whole model or of those arrays alone. `name` is the source's in
     UserError, where a shape does not match.
@@ -273,32 +300,37 @@ def load_encoder(
     name: str,
     shared: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> TrainState:
-    """`state` with the weights of a source's encoder; what is no weight of BERT's stays fresh.
+    """Return `state` with the weights of a source's encoder; what is no weight of BERT's stays.
 
     encoder: numpy arrays, all blocks in one stack; config: the model of the state; shared: of other
     parts that go along, by name. `name` is the source's in UserError, where names or shapes do not
     match.
     """
     # In the model's own layout: blocks that are frozen whole stand in a stack of their own.
-    below = config.tuning.frozen_layers or 0
-    layers = encoder['layers']
+    below, layers = config.tuning.frozen_layers or 0, encoder['layers']
     if below:
-        cut = {
+        encoder = {
+            **encoder,
             layout.BELOW: layout.cut(layers, 0, below),
             'layers': layout.cut(layers, below, None),
         }
-        encoder = {**encoder, **cut}
     trained, frozen = split({'encoder': encoder}, config)
 
-    # The source has nothing of what is added: that is taken as it is.
-    def placed(leaves: Any, given: Any) -> Any:
-        fresh = traverse_util.flatten_dict(leaves)
-        added = {names: leaf for names, leaf in fresh.items() if is_added('/'.join(names))}
-        added = traverse_util.flatten_dict(layout.stacked(traverse_util.unflatten_dict(added)))
-        given = traverse_util.unflatten_dict(traverse_util.flatten_dict(given) | added)
-        return load_params_into(leaves, given, name, 'encoder')
-
-    state = state._replace(params=placed(state.params, trained))
+    params = _load_with_added(state.params, trained, name)
     for part in shared:
-        state = state._replace(params=load_params_into(state.params, shared, name, part))
-    return state if frozen is None else state._replace(frozen=placed(state.frozen, frozen))
+        params = load_params_into(params, shared, name, part)
+    state = state._replace(params=params)
+    if frozen is not None:
+        state = state._replace(frozen=_load_with_added(state.frozen, frozen, name))
+    return state
+
+
+def _load_with_added(params: Any, encoder: Mapping[str, Any], name: str) -> Any:
+    """Return `params` with a source's encoder, which has nothing of what tuning adds."""
+    added = {}
+    for names, leaf in traverse_util.flatten_dict(params).items():
+        if is_added('/'.join(names)):
+            added[names] = leaf
+    at_rest = traverse_util.flatten_dict(layout.stacked(traverse_util.unflatten_dict(added)))
+    whole = traverse_util.flatten_dict(encoder) | at_rest
+    return load_params_into(params, traverse_util.unflatten_dict(whole), name, 'encoder')

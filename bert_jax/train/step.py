@@ -1,13 +1,13 @@
 """One optimizer step and one evaluation step, as pure functions to be jitted.
 
-The train step: one objective, gradients summed over micro-batches whose losses are already divided
-by the whole batch's denominators, clipped once, applied once; a non-finite step leaves the state as
-it was but for the step counter, so that data and schedule go on. Reads nothing but its arguments.
+The train step: one objective, gradients summed over micro-batches (gradient_accumulation.py),
+clipped once, applied once; a non-finite step leaves the state as it was but for the step counter,
+so that data and schedule go on. Reads nothing but its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,25 +22,22 @@ from bert_jax.mesh.exchange import is_by_parts, per_data_shard
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import GENERATORS, DropoutRng, Generator
 from bert_jax.model.partition import places_of
-from bert_jax.train.losses import Batch, MetricSums, Objective
-from bert_jax.train.masking import DynamicMasking
+from bert_jax.train.dynamic_masking import DynamicMasking
+from bert_jax.train.gradient_accumulation import (
+    Gradient,
+    Shared,
+    accumulate_gradients,
+    number_filled_rows,
+    number_rows,
+)
+from bert_jax.train.learning_rate import Hparams, learning_rate
+from bert_jax.train.losses.objective import Batch, MetricSums, Objective, add_losses
 from bert_jax.train.optimizer import Optimizer, make_optimizer
-from bert_jax.train.schedule import Hparams, learning_rate
 from bert_jax.train.state import TrainState, joined
 
 # Initialisation uses the seed's own key; everything else folds in a stream first.
 _DROPOUT_STREAM = 1
 _MASKING_STREAM = 2
-
-
-def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
-    """Return the key of one step and one use of random numbers."""
-    stream_key = jax.random.fold_in(jax.random.key(seed, impl=generator), stream)
-    return jax.random.fold_in(stream_key, step)
-
-
-def _add(a: Any, b: Any) -> Any:
-    return jax.tree.map(jnp.add, a, b)
 
 
 def make_train_step(
@@ -73,130 +70,95 @@ def make_train_step(
       grows: whether the last micro-batches may hold no rows (`example_weights` of 0): passed over.
     """
     generator = GENERATORS[dropout_rng]
+    is_cut = is_by_parts(accumulation, shard_optimizer, dropout_rng) and not objective.whole_batch
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
         # A mask of dropout and of tokens is named by (seed, stream, step, row): nothing random is
         # carried from step to step, and a resumed run draws the same.
-        key = _key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
-        rows_B, count = _numbers(batch, accumulation if grows else None)
+        dropout_key = make_key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
+        filled = None
+        if grows:
+            rows_B, filled = number_filled_rows(batch, accumulation)
+        else:
+            rows_B = number_rows(batch)
 
         # Before the micro-batches are cut: masks must not depend on how the batch is summed.
         if masking is not None:
-            batch = _masked(masking, batch, _key(h.seed, _MASKING_STREAM, state.step), rows_B)
+            masking_key = make_key(h.seed, _MASKING_STREAM, state.step)
+            batch = masking.draw(batch, masking_key, constrain_rows(rows_B))
+            batch = jax.tree.map(constrain_rows, batch)
 
         # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
-        # its share of the batch's, and accumulation changes nothing but memory.
+        # its share of the batch's.
         denominators = objective.weights(batch)
-        summed = _gradient(objective, generator)
-
-        # Rows lie along the first axis, [B, ...], or below the micro-batches' [n, B / n, ...].
+        gradient = make_gradient(objective, generator)
         rows, cut = (batch, rows_B), P('data')
         if accumulation > 1:
-            summed, rows = _total(summed, state.params), split_rows(rows, accumulation)
-            cut = P(None, 'data')
-        if not objective.whole_batch and is_by_parts(accumulation, shard_optimizer, dropout_rng):
+            # Rows lie below the micro-batches, [n, B / n, ...].
+            gradient = accumulate_gradients(gradient, state.params)
+            rows, cut = split_rows(rows, accumulation), P(None, 'data')
+        if is_cut:
             places = places_of(state.params, shard_optimizer)
-            summed = per_data_shard(summed, places, cut, dtype)
-        grads, sums = summed(state.params, (key, denominators, state.frozen, count), rows)
-        return _applied(state, grads, sums, _loss(sums, denominators), optimizer, h, encoder)
+            gradient = per_data_shard(gradient, places, cut, dtype)
+        shared = Shared(dropout_key, denominators, state.frozen, filled)
+        grads, sums = gradient(state.params, shared, rows)
+
+        loss = add_losses(sums, denominators)
+        state, scalars = apply_gradients(state, grads, loss, optimizer, h, encoder)
+        # Scalars of the step have weight 1, so that they are averaged like any other metric.
+        return state, {**sums, **{name: (value, jnp.ones(())) for name, value in scalars.items()}}
 
     return train_step
 
 
-def _masked(masking: DynamicMasking, batch: Batch, key: jax.Array, rows_B: jax.Array) -> Batch:
-    """Return the batch with masks of this step's own."""
-    masked = masking.draw(batch, key, constrain_rows(rows_B))
-    return jax.tree.map(constrain_rows, masked)
+def make_key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
+    """Return the key of one step and one use of random numbers."""
+    stream_key = jax.random.fold_in(jax.random.key(seed, impl=generator), stream)
+    return jax.random.fold_in(stream_key, step)
 
 
-def _numbers(batch: Batch, parts: int | None) -> tuple[jax.Array, jax.Array | None]:
-    """Return the number of each row [B]; of a batch that grows also how many parts hold rows."""
-    rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
-    if parts is None:
-        return rows_B, None
-    # Numbered as in a batch of just these rows: how they are cut must not show.
-    weighted = jnp.sum(batch['example_weights'] > 0, dtype=jnp.uint32)
-    count = weighted // (len(rows_B) // parts)
-    return rows_B // parts * count + rows_B % parts, count
+def make_gradient(objective: Objective, generator: Generator) -> Gradient:
+    """Return the gradient of a batch, or of a micro-batch, with the objective's metric sums."""
 
-
-def _loss(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the loss of a batch, or the share of a part of it."""
-    shares = [sums[name][0] / weight for name, weight in denominators.items()]
-    return sum(shares[1:], shares[0])
-
-
-def _gradient(objective: Objective, generator: Generator) -> Callable[..., Any]:
-    """Return a function of (params, shared, rows) -> (gradients, metric sums).
-
-    shared is what all micro-batches have in common: (key of dropout, denominators, frozen weights,
-    how many micro-batches hold rows); rows is (batch, its rows' numbers).
-    """
-
-    def loss(params, shared, micro):
-        (key, denominators, frozen, _), (rows, row_numbers) = shared, micro
+    def compute_loss(params, shared, rows):
+        batch, rows_B = rows
         sums = objective.sums(
-            joined(params, frozen),
-            jax.tree.map(constrain_rows, rows),
-            DropoutRng(key, row_numbers, generator),
+            joined(params, shared.frozen),
+            jax.tree.map(constrain_rows, batch),
+            DropoutRng(shared.dropout_key, rows_B, generator),
         )
-        return _loss(sums, denominators), sums
+        return add_losses(sums, shared.denominators), sums
 
-    return jax.grad(loss, has_aux=True)
-
-
-def _total(gradient: Callable[..., Any], state_params: Any) -> Callable[..., Any]:
-    """Return `gradient` summed over micro-batches, one after the other.
-
-    Over the first ones alone where `shared` says how many, which is traced.
-    """
-
-    def total(params, shared, micros):
-        # In the dtype of the weights, whatever they were gathered in.
-        params = jax.tree.map(lambda x, kept: x.astype(kept.dtype), params, state_params)
-        first_micro = jax.tree.map(lambda x: x[0], micros)
-        # Zeros of the right shapes are where the sums begin.
-        zeros = optax.tree.zeros_like(jax.eval_shape(gradient, params, shared, first_micro))
-        if (count := shared[-1]) is not None:
-            at = lambda i: jax.tree.map(
-                lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), micros
-            )
-            add_at = lambda i, sofar: _add(sofar, gradient(params, shared, at(i)))
-            return jax.lax.fori_loop(jnp.zeros_like(count), count, add_at, zeros)
-        add_next = lambda sofar, micro: (_add(sofar, gradient(params, shared, micro)), None)
-        return jax.lax.scan(add_next, zeros, micros)[0]
-
-    return total
+    return jax.grad(compute_loss, has_aux=True)
 
 
-def _applied(
+def apply_gradients(
     state: TrainState,
     grads: Any,
-    sums: MetricSums,
     loss: jax.Array,
     optimizer: Optimizer,
     h: Hparams,
     encoder: ModelConfig | None,
-) -> tuple[TrainState, MetricSums]:
-    """Return the state after an update by `grads`, if all is finite, and the step's metrics."""
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """Return the state after an update by `grads`, if all is finite, and the step's scalars."""
     # Of the whole batch: the norm of the gradient before it is clipped, and whether it and the loss
     # are numbers. One NaN anywhere reaches the loss or the norm.
     norm = optax.tree.norm(grads)
-    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+
+    def keep_finite(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda n, o: jnp.where(is_finite, n, o), new, old)
 
     # The update is computed in any case and taken only where all is finite: the choice is made on
     # the device, so that the host need not look at this step before it sends the next.
-    transformation = make_optimizer(optimizer, h, state.step, finite, encoder)
+    transformation = make_optimizer(optimizer, h, state.step, is_finite, encoder)
     updates, opt_state = transformation.update(grads, state.opt_state, state.params)
-    keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
-    params = keep(optax.apply_updates(state.params, updates), state.params)
+    params = keep_finite(optax.apply_updates(state.params, updates), state.params)
     if not isinstance(optimizer, OptimizerConfig):  # those by settings keep their own state
-        opt_state = keep(opt_state, state.opt_state)
+        opt_state = keep_finite(opt_state, state.opt_state)
 
     # In a row: the host stops a run that does not recover, which a single bad batch is not.
-    bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
-
-    # Scalars of the step have weight 1, so that they are averaged like any other metric.
+    bad_steps = jnp.where(is_finite, 0, state.bad_steps + 1)
     scalars = {
         'loss': loss,
         'grad_norm': norm,
@@ -206,45 +168,41 @@ def _applied(
     if isinstance(optimizer, OptimizerConfig):
         scalars['learning_rate'] = learning_rate(optimizer, h, state.step)
     # The step counts a discarded step too: data and schedule go on.
-    after = state._replace(
-        params=params,
-        opt_state=opt_state,
-        step=state.step + 1,
-        bad_steps=bad_steps,
+    new_state = state._replace(
+        params=params, opt_state=opt_state, step=state.step + 1, bad_steps=bad_steps
     )
-    return after, {**sums, **{name: (value, jnp.ones(())) for name, value in scalars.items()}}
+    return new_state, scalars
 
 
 def jit_train_step(
     train_step: Callable[..., tuple[TrainState, MetricSums]],
     state: TrainState,
 ) -> Any:
-    """`train_step` jitted: it takes the state's memory, and the new state lies as `state` does.
+    """Jit `train_step`: it takes the state's memory, and the new state lies as `state` does.
 
     Without the second XLA may place an array elsewhere (mlm/bias under fsdp), and the next step
     compiles again. `state` may be abstract (ShapeDtypeStructs with shardings).
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.jit(
-        train_step,
-        donate_argnums=0,
-        out_shardings=(shardings, None),
-    )
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
 
 
 def warn_of_recompilation(step: Any, at: int, programs: int = 1) -> None:
-    """Says so where a jitted `step` has been compiled more than `programs` times by step `at`.
+    """Warn where a jitted `step` has been compiled more than `programs` times by step `at`.
 
     Shapes, dtypes or placement have changed on the way then.
     """
-    if step._cache_size() > programs:
+    compiled = step._cache_size()
+    if compiled > programs:
         logging.warning(
-            'the train step had been compiled %d times by step %d: each costs a pause',
-            step._cache_size(),
-            at,
+            'the train step had been compiled %d times by step %d: each costs a pause', compiled, at
         )
 
 
 def make_eval_step(objective: Objective) -> Callable[[Any, Batch], MetricSums]:
-    """-> step(params, batch) -> {metric: (sum, weight)}, without dropout."""
-    return lambda params, batch: objective.sums(params, batch, None)
+    """Return step(params, batch) -> {metric: (sum, weight)}, without dropout."""
+
+    def eval_step(params: Any, batch: Batch) -> MetricSums:
+        return objective.sums(params, batch, None)
+
+    return eval_step

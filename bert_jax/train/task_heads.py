@@ -1,278 +1,401 @@
-"""The table of heads: one row says all that this side knows of one.
+"""The table of heads: a class says all that the project knows of one.
 
-A head is what stands on the encoder for a purpose. A row names its model, its weights, what
-training minimises, what leaves the device, and what other programs call it; training, conversion
-and serving read it and know no head by name. Owns that correspondence and nothing else: models
-are in model/heads.py, losses in losses/. What a head is asked and answers in words is
-bert_jax/inference/served_heads.py's, the one other table; docs/architecture.md says how to add one.
+A head is what stands on the encoder for a purpose. Its class names its model, its weights, what
+training minimises, what leaves the device, what other programs call it, how it is asked and
+answers, and its words in an exported folder. Training, conversion, inference and exports read the
+table and know no head by name, so that a new head is a new class here (docs/adding.md).
 
 Dims: B batch, T position, K best positions.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.model import heads
-from bert_jax.train import losses
-from bert_jax.train.losses.embedding import embedding_objective
+from bert_jax.train.head_base import PARTS, ExampleScript, Head, HubCard, TaskHead
+from bert_jax.train.losses import task_losses
+from bert_jax.train.losses.multiple_negatives import make_vector_objective
+from bert_jax.train.losses.objective import Batch, Objective
+from bert_jax.train.losses.task_losses import ClassTargets
 
+_MASKED_INPUTS = {**Head.inputs, 'masked_lm_positions': 'b, p'}
 
-class Part(NamedTuple):
-    """Weights above the encoder's blocks; heads share them.
+# Lines of example scripts that several heads share.
+_BATCH = ExampleScript('').batch
+# The softmax, shifted by the largest: exp of a large logit alone would be infinite.
+_SHARES = "share = np.exp(out['logits'][0] - out['logits'][0].max())\nshare = share / share.sum()\n"
+_PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
+# The masked places; a text without any still needs an array of one.
+_MASKED = """
+places = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])
+if not len(places) and len(words) < 2:
+    print('no [MASK] in the pieces that are read: write one', file=sys.stderr)
+    sys.exit(2)
+batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else \
+np.zeros((1, 1), np.int32)"""
+_BEST = """\
+for place, row in zip(places, out['{}'][0]):
+    print([tokenizer.id_to_token(int(i)) for i in \
+np.argsort(-row[: tokenizer.get_vocab_size()])[:5]])"""
 
-    Their names in other programs are those of the families (configs/model/families).
-
-    Attributes:
-      path: how the paths of its arrays begin in our tree.
-      of_task: whether the task says how many outputs they have, by its labels.
-    """
-
-    path: str
-    of_task: bool = False
-
-
-PARTS = {
-    'pooler': Part('encoder/pooler/'),
-    'head': Part('head/'),
-    'mlm': Part('mlm/'),
-    'nsp': Part('nsp/'),
-    'classifier': Part('classifier/', of_task=True),
-    'span': Part('span/'),
-}
-
-# The axes of the inputs, int32: b rows, t positions, p masked positions, c choices.
-_ROWS = dict.fromkeys(('input_ids', 'input_mask', 'segment_ids'), 'b, t')
-_MASKED = _ROWS | {'masked_lm_positions': 'b, p'}
-_OF_CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
-
-
-def _best_positions(
-    logits_BT2: jax.Array, batch: losses.Batch, n_best: int
-) -> dict[str, jax.Array]:
-    """Return the `n_best` best starts and ends, best first, in place of all logits.
-
-    {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
-    where the null score is start + end at [CLS]. Padding is never among the best (K is at most T).
-    """
-    # Padding scores far below any real position, so that top_k takes it last.
-    real_BT = batch['input_mask'] > 0
-    best = {'null_scores': logits_BT2[:, 0].sum(-1)}
-    for index, side in enumerate(('start', 'end')):
-        scores_BT = jnp.where(real_BT, logits_BT2[..., index], -1e9)
-        # A window may be shorter than n_best: top_k takes no more than there are.
-        K = min(n_best, scores_BT.shape[1])
-        best[f'{side}_scores'], best[f'{side}_indices'] = jax.lax.top_k(scores_BT, K)
-    return best
-
-
-# (model, how a sentence encoder is trained, how classes are) -> what is minimised.
-MakeObjective = Callable[[Any, EmbeddingConfig, losses.ClassTargets], losses.Objective]
-
-
-def _of_model(make: Callable[[Any], losses.Objective]) -> MakeObjective:
-    """Return what makes an objective that the model alone decides."""
-    return lambda model, embedding, targets: make(model)
-
-
-def _classes(
-    model: Any, embedding: EmbeddingConfig, targets: losses.ClassTargets
-) -> losses.Objective:
-    return losses.classification_objective(model, targets)
-
-
-_CHOICES = _of_model(
-    lambda model: losses.classification_objective(model, read=losses.among_choices)
+# Lines of model cards that several heads share.
+_PIPELINE = 'from transformers import pipeline\n\nask = pipeline({tag!r}, {name!r})\n'
+_ONE = _PIPELINE + "print(ask('A text.'))"
+_MASK = _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))"
+_AUTO = (
+    'from transformers import AutoTokenizer, {auto}\n\n'
+    'tokenizer, model = AutoTokenizer.from_pretrained({name!r}), {auto}.from_pretrained({name!r})\n'
 )
 
 
-@dataclass(frozen=True)
-class Head:
-    """A row of the table.
+class Span(TaskHead):
+    """The answer to a question, from a start to an end in a text."""
 
-    Attributes:
-      module: the model; of `outputs` and `head_dropout` it takes what it has fields for.
-      parts: names in PARTS of the weights that the model's results depend on.
-      architecture: transformers' class for BERT; `class_in` has that of another family.
-      outputs: what transformers calls each output -> what of the model's result it is, float32;
-        logits are before any softmax.
-      inputs: what the model reads -> its axes, as in 'b, t'.
-      problem_type: what transformers is told besides the class, or None.
-      labelled: whether the outputs are called by labels.
-      of_words: whether words are given to it one by one, each as behind a space.
-      objective: what fine-tuning minimises; None where no task has this head.
-      has_targets: whether the objective reads weights of classes and smoothing.
-      decoded: (result, batch, n_best) -> the arrays that a task decodes.
-      google: the parts by which a checkpoint of google-research/bert is known to have this head;
-        () where the reference has no such head.
-    """
-
-    module: type[heads.EncoderModel]
-    parts: tuple[str, ...]
-    architecture: str
-    outputs: Mapping[str, Callable[[Any, ModelConfig], jax.Array]]
-    inputs: Mapping[str, str] = dataclasses.field(default_factory=lambda: _ROWS)
-    problem_type: str | None = None
-    labelled: bool = False
-    of_words: bool = False
-    objective: MakeObjective | None = None
-    has_targets: bool = False
-    decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = (
-        lambda logits, batch, n_best: {'logits': logits}
+    name = 'span'
+    module = heads.Span
+    parts = ('span',)
+    architecture = 'BertForQuestionAnswering'
+    output_names = ('start_logits', 'end_logits')
+    peft_task = 'QUESTION_ANS'
+    google = ('span',)
+    fits_whole_words = False
+    pipeline = 'QuestionAnswering'
+    script = ExampleScript(
+        """\
+inside = np.array([side == 1 for side in texts[0].sequence_ids])
+start = int(np.where(inside, out['start_logits'][0], -1e9).argmax())
+end = start + int(np.where(inside, out['end_logits'][0], -1e9)[start : start + 30].argmax())
+print(words[1][texts[0].offsets[start][0] : texts[0].offsets[end][1]])""",
+        "'a question' 'its context'",
+        truncation='only_second',
+        least=2,
     )
-    google: tuple[str, ...] = ()
+    card = HubCard(
+        'question-answering',
+        'finds the answer to a question in a text',
+        _AUTO.replace('{auto}', 'AutoModelForQuestionAnswering')
+        + "print(model(**tokenizer('A question?', 'Its context.', return_tensors='pt'))"
+        '.start_logits)',
+    )
 
-    def is_in(self, family: str) -> bool:
-        """Tell whether a family has such a head: not each has those for pairs of texts."""
-        named = self.architecture.removeprefix('Bert')
-        return 'nsp' not in self.parts or named in FAMILIES[family].pairs
+    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
+        """Return the logits of starts and of ends, [B, T]."""
+        return result[..., 0], result[..., 1]
 
-    def of(self, family: str) -> Head:
-        """Return the head as a family has it: with its pooler, or with the head that all share."""
-        if not FAMILIES[family].shared_head:
-            return self
-        parts = tuple(part for part in self.parts if part != 'pooler')
-        is_bare = set(self.parts) <= {'pooler'}
-        return dataclasses.replace(self, parts=parts if is_bare else ('head', *parts))
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return the `n_best` best starts and ends, best first, in place of all logits.
 
-    def class_in(self, family: str) -> str:
-        """Return the class of transformers for a family."""
-        return FAMILIES[family].class_of(self.architecture)
-
-    def model(
-        self,
-        config: ModelConfig,
-        dtype: DTypeLike,
-        outputs: int,
-        head_dropout: float = 0.0,
-        remat: str = 'none',
-        scan: bool = False,
-        sentence: SentenceConfig | None = None,
-    ) -> Any:
-        """Make the encoder of `config` with this head, layers computed in `dtype`.
-
-        `outputs` (labels or numbers), `head_dropout` and `sentence` are used where the head has
-        such a choice; `remat` and `scan` are those of RuntimeConfig.
+        {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
+        where the null score is start + end at [CLS]. Padding is never among the best (K is at most
+        T).
         """
-        # Heads differ in these three fields alone; the rest is EncoderModel's.
-        fields = {field.name for field in dataclasses.fields(self.module)}
-        offered = {'outputs': outputs, 'head_dropout': head_dropout, 'sentence': sentence}
-        taken: dict[str, Any] = {
-            name: value for name, value in offered.items() if name in fields and value is not None
-        }
-        return self.module(config, dtype, remat, scan, **taken)
+        # Padding scores far below any real position, so that top_k takes it last.
+        real_BT = batch['input_mask'] > 0
+        best = {'null_scores': result[:, 0].sum(-1)}
+        for index, side in enumerate(('start', 'end')):
+            scores_BT = jnp.where(real_BT, result[..., index], -1e9)
+            # A window may be shorter than n_best: top_k takes no more than there are.
+            K = min(n_best, scores_BT.shape[1])
+            best[f'{side}_scores'], best[f'{side}_indices'] = jax.lax.top_k(scores_BT, K)
+        return best
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return the objective of spans."""
+        return task_losses.make_span_objective(model)
 
 
-# What of a model's result leaves it, by the encoder's configuration.
-_RESULT = {'logits': lambda result, config: result}
-_SECOND = lambda result, config: result[1]
-# Of the vocabulary's real size.
-_WORDS = lambda result, config: result[0][..., : config.vocab_size]
+class Classifier(TaskHead):
+    """One of several labels of a text or a pair."""
 
-_CLASSIFIER = Head(
-    module=heads.Classifier,
-    parts=('pooler', 'classifier'),
-    architecture='BertForSequenceClassification',
-    outputs=_RESULT,
-    labelled=True,
-    objective=_classes,
-    has_targets=True,
-    google=('classifier',),
-)
-# By the name that tasks have for a head. Of the rows of one class the first stands for it; of the
-# parts that a Google checkpoint holds the first row that fits says what it is.
-HEADS = {
-    'span': Head(
-        module=heads.Span,
-        parts=('span',),
-        architecture='BertForQuestionAnswering',
-        outputs={
-            'start_logits': lambda logits_BT2, config: logits_BT2[..., 0],
-            'end_logits': lambda logits_BT2, config: logits_BT2[..., 1],
-        },
-        objective=_of_model(losses.span_objective),
-        decoded=_best_positions,
-        google=('span',),
-    ),
-    'classifier': _CLASSIFIER,
-    'regressor': dataclasses.replace(
-        _CLASSIFIER,
-        problem_type='regression',
-        objective=_of_model(losses.regression_objective),
-        has_targets=False,
-    ),
-    'multi_label': dataclasses.replace(
-        _CLASSIFIER,
-        problem_type='multi_label_classification',
-        objective=_of_model(losses.multi_label_objective),
-        has_targets=False,
-    ),
-    'tokens': Head(
-        module=heads.Tokens,
-        parts=('classifier',),
-        architecture='BertForTokenClassification',
-        outputs=_RESULT,
-        labelled=True,
-        of_words=True,
-        objective=_of_model(losses.token_objective),
-    ),
-    'choice': Head(
-        module=heads.Choice,
-        parts=('pooler', 'classifier'),
-        architecture='BertForMultipleChoice',
-        outputs=_RESULT,
-        inputs=_OF_CHOICES,
-        objective=_CHOICES,
-        decoded=lambda scores, batch, n_best: {'logits': losses.among_choices(scores, batch)},
-    ),
-    'pretraining': Head(
-        module=heads.Pretraining,
-        parts=('pooler', 'mlm', 'nsp'),
-        architecture='BertForPreTraining',
-        outputs={'prediction_logits': _WORDS, 'seq_relationship_logits': _SECOND},
-        inputs=_MASKED,
-        google=('pooler', 'mlm', 'nsp'),
-    ),
-    'masked_words': Head(
-        module=heads.Pretraining,
-        parts=('mlm',),
-        architecture='BertForMaskedLM',
-        outputs={'logits': _WORDS},
-        inputs=_MASKED,
-        google=('mlm',),
-    ),
-    'next_sentence': Head(
-        module=heads.NextSentence,
-        parts=('pooler', 'nsp'),
-        architecture='BertForNextSentencePrediction',
-        outputs=_RESULT,
-        google=('pooler', 'nsp'),
-    ),
-    'encoder': Head(
-        module=heads.EncoderOnly,
-        parts=('pooler',),
-        architecture='BertModel',
-        outputs={'last_hidden_state': lambda result, config: result[0], 'pooler_output': _SECOND},
-        google=('pooler',),
-    ),
-    'embedding': Head(
-        module=heads.SentenceEncoder,
-        parts=(),
-        architecture='BertModel',
-        outputs={'sentence_embedding': lambda result, config: result},
-        objective=lambda model, embedding, targets: embedding_objective(model, embedding),
-        decoded=lambda vectors, batch, n_best: {'sentence_embedding': vectors},
-    ),
+    name = 'classifier'
+    module = heads.Classifier
+    parts = ('pooler', 'classifier')
+    architecture = 'BertForSequenceClassification'
+    peft_task = 'SEQ_CLS'
+    google = ('classifier',)
+    labelled = True
+    has_targets = True
+    has_consistency = True
+    pipeline = 'TextClassification'
+    script = ExampleScript(_SHARES + _PRINT)
+    card = HubCard('text-classification', 'classifies texts or pairs of texts', _ONE)
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return the objective of classes."""
+        return task_losses.make_classification_objective(model, targets)
+
+
+class Regressor(Classifier):
+    """A number of a text or a pair."""
+
+    name = 'regressor'
+    problem_type = 'regression'
+    has_targets = False
+    has_consistency = False
+    pipeline = 'Regression'
+    script = ExampleScript(
+        "numbers = out['logits'][0]\n"
+        "if about.get('activation') == 'sigmoid':\n    numbers = (1 + np.tanh(numbers / 2)) / 2\n"
+        'values = [round(float(value), 4) for value in numbers]\nprint(values[0]'
+        " if len(values) == 1 else dict(zip(about['labels'], values)))"
+    )
+    card = HubCard(
+        'text-ranking',
+        'gives texts or pairs of texts a number',
+        'from sentence_transformers import CrossEncoder\n\nmodel = CrossEncoder({name!r})\n'
+        "print(model.predict([('A text.', 'Another.')]))",
+    )
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return the objective of numbers."""
+        return task_losses.make_regression_objective(model)
+
+
+class MultiLabel(Classifier):
+    """Any number of several labels of a text or a pair."""
+
+    name = 'multi_label'
+    problem_type = 'multi_label_classification'
+    has_targets = False
+    has_consistency = False
+    pipeline = 'MultiLabelClassification'
+    # Of several labels that may hold at once, each has a probability of its own; tanh never
+    # overflows. Those are given whose probability is above the threshold that was chosen on dev.
+    script = ExampleScript(
+        """\
+share = (1 + np.tanh(out['logits'][0] / 2)) / 2
+limits = about.get('thresholds', {})
+print([label for label, p in zip(about['labels'], share) if p > limits.get(label, 0.5)])
+"""
+        + _PRINT
+    )
+    card = HubCard(
+        'text-classification',
+        'gives texts any number of labels',
+        _ONE.replace("'A text.'", "'A text.', top_k=None"),
+    )
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return the objective of sets of labels."""
+        return task_losses.make_multi_label_objective(model)
+
+
+class Tokens(TaskHead):
+    """A label of each word of a text."""
+
+    name = 'tokens'
+    module = heads.Tokens
+    parts = ('classifier',)
+    architecture = 'BertForTokenClassification'
+    peft_task = 'TOKEN_CLS'
+    labelled = True
+    of_words = True
+    pipeline = 'TokenClassification'
+    script = ExampleScript(
+        "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token,"
+        " about['labels'][row.argmax()])",
+        "'a text'",
+    )
+    card = HubCard('token-classification', 'labels the words of a text', _ONE)
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return the objective of tags."""
+        return task_losses.make_token_objective(model)
+
+
+class Choice(TaskHead):
+    """One of several continuations of a text, each a row of its own."""
+
+    name = 'choice'
+    module = heads.Choice
+    parts = ('pooler', 'classifier')
+    architecture = 'BertForMultipleChoice'
+    inputs = dict.fromkeys(Head.inputs, 'b, c, t')
+    fits_whole_words = False
+    has_consistency = True
+    pipeline = 'MultipleChoice'
+    script = ExampleScript(
+        _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
+        "'a text' 'a choice' 'another' ...",
+        '[(words[0], choice) for choice in words[1:]]',
+        _BATCH.replace('np.array(value', 'np.array([value]'),
+        least=3,
+        most=999,
+    )
+    card = HubCard(
+        'multiple-choice',
+        'chooses among several continuations of a text',
+        _AUTO.replace('{auto}', 'AutoModelForMultipleChoice')
+        + "rows = tokenizer(['A text.'] * 2, ['One.', 'Another.'], return_tensors='pt',"
+        ' padding=True)\n'
+        'print(model(**{{name: row[None] for name, row in rows.items()}}).logits)',
+    )
+
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return the scores of the choices that are there."""
+        return {'logits': task_losses.mask_absent_choices(result, batch)}
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return the objective of choices."""
+        return task_losses.make_choice_objective(model)
+
+
+class Pretraining(Head):
+    """Masked words, and whether a text follows another."""
+
+    name = 'pretraining'
+    module = heads.Pretraining
+    parts = ('pooler', 'mlm', 'nsp')
+    architecture = 'BertForPreTraining'
+    output_names = ('prediction_logits', 'seq_relationship_logits')
+    inputs = _MASKED_INPUTS
+    google = ('pooler', 'mlm', 'nsp')
+    pipeline = 'FillMask'
+    script = ExampleScript(
+        _BEST.format('prediction_logits')
+        + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
+        "'a text with [MASK]' ['what may follow it']",
+        batch=_BATCH + _MASKED,
+    )
+    card = HubCard('fill-mask', 'was pre-trained on masked words and pairs of sentences', _MASK)
+
+    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
+        """Return the logits of the words, without rows that pad the vocabulary, and of pairs."""
+        return result[0][..., : config.vocab_size], result[1]
+
+
+class MaskedWords(Head):
+    """Masked words alone."""
+
+    name = 'masked_words'
+    module = heads.Pretraining
+    parts = ('mlm',)
+    architecture = 'BertForMaskedLM'
+    inputs = _MASKED_INPUTS
+    google = ('mlm',)
+    pipeline = 'FillMaskAlone'
+    script = ExampleScript(
+        _BEST.format('logits'),
+        "'a text with [MASK]'",
+        batch=_BATCH + _MASKED.replace(' and len(words) < 2', ''),
+    )
+    card = HubCard('fill-mask', 'was pre-trained on masked words', _MASK)
+
+    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
+        """Return the logits of the words, without rows that pad the vocabulary."""
+        return (result[0][..., : config.vocab_size],)
+
+
+class NextSentence(Head):
+    """Whether a text follows another."""
+
+    name = 'next_sentence'
+    module = heads.NextSentence
+    parts = ('pooler', 'nsp')
+    architecture = 'BertForNextSentencePrediction'
+    google = ('pooler', 'nsp')
+    pipeline = 'NextSentencePrediction'
+    script = ExampleScript(
+        "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
+        "'a text' 'what may follow it'",
+        least=2,
+    )
+    card = HubCard(
+        None,
+        'tells whether a sentence follows another',
+        _AUTO.replace('{auto}', 'AutoModelForNextSentencePrediction')
+        + "print(model(**tokenizer('A text.', 'What follows.', return_tensors='pt')).logits)",
+    )
+
+
+class Encoder(Head):
+    """No head: the states of a text's pieces."""
+
+    name = 'encoder'
+    module = heads.EncoderOnly
+    parts = ('pooler',)
+    architecture = 'BertModel'
+    output_names = ('last_hidden_state', 'pooler_output')
+    peft_task = 'FEATURE_EXTRACTION'
+    google = ('pooler',)
+    script = ExampleScript("print(out['pooler_output'][0].tolist())", "'a text'")
+    card = HubCard(
+        'feature-extraction',
+        'gives the pieces of a text their states',
+        _AUTO.replace('{auto}', 'AutoModel')
+        + "print(model(**tokenizer('A text.', return_tensors='pt')).last_hidden_state)",
+    )
+
+    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
+        """Return the states of the last block, and the pooler's output."""
+        return result[0], result[1]
+
+
+class Embedding(TaskHead):
+    """A vector of a text."""
+
+    name = 'embedding'
+    module = heads.SentenceEncoder
+    parts = ()
+    architecture = 'BertModel'
+    output_names = ('sentence_embedding',)
+    fits_whole_words = False
+    script = ExampleScript("print(out['sentence_embedding'][0].tolist())", "'a text'")
+    card = HubCard(
+        'sentence-similarity',
+        'gives each text a vector, and texts of like meaning like vectors',
+        'from sentence_transformers import SentenceTransformer\n\n'
+        "model = SentenceTransformer({name!r})\nprint(model.encode(['A text.', 'Another.']))",
+    )
+
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return the vectors."""
+        return {'sentence_embedding': result}
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return the objective of sentence vectors."""
+        return make_vector_objective(model, embedding)
+
+
+# Of the heads of one class the first stands for it; of the parts that a Google checkpoint holds the
+# first head that fits says what it is.
+HEADS: dict[str, Head] = {
+    head.name: head()
+    for head in (
+        Span,
+        Classifier,
+        Regressor,
+        MultiLabel,
+        Tokens,
+        Choice,
+        Pretraining,
+        MaskedWords,
+        NextSentence,
+        Encoder,
+        Embedding,
+    )
 }
 # The same by the classes of transformers, of all families.
 CLASSES = {
@@ -283,9 +406,20 @@ CLASSES = {
 }
 
 
+def get_task_head(name: str) -> TaskHead:
+    """Return the head of that name. KeyError where no task has it."""
+    head = HEADS[name]
+    if not isinstance(head, TaskHead):
+        raise KeyError(name)
+    return head
+
+
 def pretraining_head(config: ModelConfig) -> Head:
     """Return the head that pre-training trains, without pairs that for masked words alone."""
-    return HEADS['pretraining' if config.traits.pairs else 'masked_words'].of(config.family)
+    name = 'pretraining'
+    if not config.traits.pairs:
+        name = 'masked_words'
+    return HEADS[name].of(config.family)
 
 
 def of_task(parts: Iterable[str]) -> tuple[str, ...]:
@@ -317,8 +451,8 @@ def make_objective(
     head: str,
     model: Any,
     embedding: EmbeddingConfig | None = None,
-    targets: losses.ClassTargets | None = None,
-) -> losses.Objective:
+    targets: ClassTargets | None = None,
+) -> Objective:
     """Return what fine-tuning a model with the head of that name minimises.
 
     `embedding` says how a sentence encoder is trained, `targets` how classes are; other heads do
@@ -327,28 +461,27 @@ def make_objective(
     Raises:
       KeyError: no task has that head.
     """
-    objective = HEADS[head].objective
-    if objective is None:
-        raise KeyError(head)
-    return objective(model, embedding or EmbeddingConfig(), targets or losses.ClassTargets())
+    return get_task_head(head).make_objective(
+        model, embedding or EmbeddingConfig(), targets or ClassTargets()
+    )
 
 
 def passes(head: str, config: ModelConfig) -> int:
     """Count the passes of a batch in a training step: two for AdaMix's consistency loss."""
-    has_classes = HEADS[head].objective in (_classes, _CHOICES)
-    return 2 if has_classes and config.tuning.consistent else 1
+    if get_task_head(head).has_consistency and config.tuning.consistent:
+        return 2
+    return 1
 
 
 def make_predict(
     head: str, model: Any, n_best: int
-) -> Callable[[Any, losses.Batch], dict[str, jax.Array]]:
+) -> Callable[[Any, Batch], dict[str, jax.Array]]:
     """Make predict(params, batch) -> the arrays that a task decodes, without dropout.
 
     n_best: how many best starts and ends of a span, where the head has spans.
     """
-    decoded = HEADS[head].decoded
 
-    def predict(params: Any, batch: losses.Batch) -> dict[str, jax.Array]:
-        return decoded(model.apply({'params': params}, batch), batch, n_best)
+    def predict(params: Any, batch: Batch) -> dict[str, jax.Array]:
+        return HEADS[head].decode(model.apply({'params': params}, batch), batch, n_best)
 
     return predict

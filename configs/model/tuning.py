@@ -1,6 +1,6 @@
 """Parameter-efficient tuning: its methods by name, and the options that each of them reads.
 
-What a method adds to a block, and what of it is trained, is bert_jax/model/peft's.
+What a method adds to a block, and what of it is trained, is bert_jax/model/tuning.py's.
 
 Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);
 houlsby, Houlsby et al. 2019 (google-research/adapter-bert); pfeiffer, Pfeiffer et al. 2021

@@ -40,7 +40,5 @@ def get_config() -> PretrainConfig:
         optimizer=OptimizerConfig(
             peak_lr=4e-4, warmup_steps=100, schedule='linear', b2=0.98, eps=1e-8
         ),
-        runtime=RuntimeConfig(
-            decoder='numpy', log_every=100, eval_every=500, eval_batches=50, checkpoint_every=500
-        ),
+        runtime=RuntimeConfig(log_every=100, eval_every=500, eval_batches=50, checkpoint_every=500),
     )

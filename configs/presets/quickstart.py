@@ -39,6 +39,6 @@ def get_config() -> PretrainConfig:
             peak_lr=1.2e-3, warmup_steps=200, schedule='linear', b2=0.98, eps=1e-7
         ),
         runtime=RuntimeConfig(
-            decoder='numpy', log_every=100, eval_every=900, eval_batches=64, checkpoint_every=1800
+            log_every=100, eval_every=900, eval_batches=64, checkpoint_every=1800
         ),
     )

@@ -53,7 +53,6 @@ def cpu() -> PretrainConfig:
             peak_lr=1.2e-3, warmup_steps=500, schedule='linear', b2=0.98, eps=1e-7
         ),
         runtime=RuntimeConfig(
-            decoder='numpy',
             matmul_dtype='bfloat16',
             log_every=100,
             eval_every=CPU_KEPT,

@@ -33,15 +33,13 @@ COLUMNS, LINE, LETTER = 100, 17, 7.3  # of the terminal; a line's height and a l
 def draw_loss(run: pathlib.Path) -> None:
     """The loss of masked words in training and on held-out text, beside what guessing has."""
     lines, name = read_metrics(run / 'metrics.jsonl'), 'mlm_loss'
-    train, held_out = (plots.points(lines, split, name) for split in ('train', 'eval'))
-    level = plots.levels(name, guesses(Workdir(epath.Path(run))), train[-1][0])
-    curves = [
-        plots.Curve('training', train, 'thin', 0),
-        plots.Curve('held-out text', held_out, 'main', 0),
-        plots.Curve('guessing by word frequency', level, 'guessing', None),
-    ]
-    quantity = plots.quantity(name)
-    plots.save(epath.Path(FOLDER / 'loss.png'), plots.Chart(quantity.title, quantity.unit, curves))
+    level = plots.select_guesses(guesses(Workdir(epath.Path(run))), name)
+    measured = []
+    for split, label in (('train', 'training'), ('eval', 'held-out text')):
+        points = plots.select_points(lines, split, name)
+        measured.append(plots.Measured(label, 0, points, level, split == 'train'))
+    title, unit, _ = plots.get_quantity(name)
+    plots.save(epath.Path(FOLDER / 'loss.png'), plots.make_chart(title, unit, measured))
 
 
 def draw_terminal(text: str) -> None:

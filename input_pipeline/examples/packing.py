@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.input_pipeline.examples.pairs import offsets
+from bert_jax.input_pipeline.examples.documents import offsets
 from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
@@ -38,33 +38,59 @@ class Packs(NamedTuple):
         return Packs(self.order[places], bounds)
 
 
-class _Rooms:
-    """Open rows by the room that they have left: (tokens, predictions, examples)."""
+class _OpenRows:
+    """Rows that have room left, by how much: (tokens, predictions, examples).
 
-    def __init__(self) -> None:
+    Attributes:
+      count: rows begun so far.
+    """
+
+    def __init__(self, spec: RecordSpec):
+        self.count = 0
+        self._empty = (spec.seq_len, spec.max_predictions, spec.max_packs)
         self._rooms: list[tuple[int, int, int]] = []  # ascending
         self._rows: dict[tuple[int, int, int], np.ndarray] = {}
 
-    def put(self, room: tuple[int, int, int], rows: np.ndarray) -> None:
-        """Open rows; those that are full in any of the three are never looked at again."""
+    def place(self, length: int, predictions: int, wanted: int) -> np.ndarray:
+        """Put examples that are alike into the tightest rows, and return the row of each.
+
+        At least one and at most `wanted` of them: one into each row that has the least room that is
+        enough. Only new rows take several.
+        """
+        # Rooms are sorted by tokens: from `first` on all have enough of these, but perhaps not
+        # enough predictions.
+        first = bisect.bisect_left(self._rooms, (length,))
+        for i in range(first, len(self._rooms)):
+            room = self._rooms[i]
+            if room[1] >= predictions:
+                del self._rooms[i]
+                return self._fill(room, self._rows.pop(room), length, predictions, wanted)
+        fitting = min(self._empty[0] // length, self._empty[1] // predictions, self._empty[2])
+        begun = np.arange(self.count, self.count - (-wanted // fitting))
+        self.count += begun.size
+        return self._fill(self._empty, begun, length, predictions, wanted)
+
+    def _fill(
+        self,
+        room: tuple[int, int, int],
+        rows: np.ndarray,
+        length: int,
+        predictions: int,
+        wanted: int,
+    ) -> np.ndarray:
+        """Give one example to each of some rows, and keep what is left of all of them."""
+        taken = rows[:wanted]
+        self._keep((room[0] - length, room[1] - predictions, room[2] - 1), taken)
+        self._keep(room, rows[wanted:])
+        return taken
+
+    def _keep(self, room: tuple[int, int, int], rows: np.ndarray) -> None:
+        """Keep rows with that room; those that are full in any of the three never come again."""
         if room in self._rows:
             self._rows[room] = np.concatenate([self._rows[room], rows])
         elif min(room) > 0 and rows.size:
             self._rows[room] = rows
             bisect.insort(self._rooms, room)
-
-    def take_tightest(
-        self, length: int, predictions: int
-    ) -> tuple[tuple[int, int, int], np.ndarray] | None:
-        """Take the least room that is enough, and its rows; None where there is no such room."""
-        # Rooms are sorted by tokens: from `first` on all have enough of these, but perhaps not
-        # enough predictions.
-        first = bisect.bisect_left(self._rooms, (length,))
-        for i in range(first, len(self._rooms)):
-            if self._rooms[i][1] >= predictions:
-                room = self._rooms.pop(i)
-                return room, self._rows.pop(room)
-        return None
 
 
 def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Packs:
@@ -75,39 +101,27 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     room are one entry of a list, so the time depends on how many lengths there are, not on how many
     examples.
     """
-    row_of = np.empty(lengths.size, np.int64)
-    rooms, count = _Rooms(), 0  # rows begun so far
-
     # Groups of examples that are alike in length and predictions, the longest first: what is large
     # is placed while there is room, and short ones fill the gaps.
     longest_first = np.lexsort((-predictions, -lengths))
     changes = np.diff(lengths[longest_first]) | np.diff(predictions[longest_first])
-    group_starts = np.flatnonzero(changes) + 1
+    groups = np.split(longest_first, np.flatnonzero(changes) + 1)
 
-    # Each group goes to the tightest room that takes it until all of it is placed.
-    for waiting in np.split(longest_first, group_starts):
-        length, masked = int(lengths[waiting[0]]), int(predictions[waiting[0]])
-        while waiting.size:
-            # An open row takes one at a time: what is left of it may be too tight for a second.
-            opened = rooms.take_tightest(length, masked)
-            if opened is None:
-                room = (spec.seq_len, spec.max_predictions, spec.max_packs)
-                # a new row takes several of them
-                each = min(room[0] // length, room[1] // masked, room[2])
-                opened = room, np.arange(count, count + -(-waiting.size // each))
-                count += opened[1].size
-            room, rows = opened
-
-            # One example a row. What they leave is new room; rows that got none keep theirs.
-            taken, untouched = rows[: waiting.size], rows[waiting.size :]
-            row_of[waiting[: taken.size]] = taken
-            waiting = waiting[taken.size :]
-            rooms.put((room[0] - length, room[1] - masked, room[2] - 1), taken)
-            rooms.put(room, untouched)
+    # Each group goes to the tightest rows that take it until all of it is placed. An open row takes
+    # one at a time: what is left of it may be too tight for a second.
+    open_rows = _OpenRows(spec)
+    row_of = np.empty(lengths.size, np.int64)
+    for group in groups:
+        length, masked = int(lengths[group[0]]), int(predictions[group[0]])
+        placed = 0
+        while placed < group.size:
+            rows = open_rows.place(length, masked, group.size - placed)
+            row_of[group[placed : placed + rows.size]] = rows
+            placed += rows.size
 
     # Stable, so that examples of a row keep their order, and the same ones make the same bytes.
     order = np.argsort(row_of, kind='stable')
-    examples_of_row = np.bincount(row_of, minlength=count)
+    examples_of_row = np.bincount(row_of, minlength=open_rows.count)
     return Packs(order, offsets(examples_of_row))
 
 
@@ -137,25 +151,26 @@ def join(
     predicted = np.arange(P) < np.add.reduceat(weighted.sum(axis=1), bounds[:-1])[:, None]
     held = np.arange(K) < counts[:, None]
 
-    def laid(chosen: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return zeros [R, width], but `values`, one after the other, at the chosen places."""
-        out = np.zeros(chosen.shape, values.dtype)
-        out[chosen] = values
-        return out
-
     # Each pack counts its own positions from 0, and its predictions move by where it starts.
     places = np.broadcast_to(np.arange(S, dtype=np.int32), used.shape)
     return {
-        'input_ids': laid(filled, columns['input_ids'][used]),
-        'segment_ids': laid(filled, columns['segment_ids'][used]),
-        'pack_ids': laid(filled, np.repeat((slot + 1).astype(np.int32), lengths)),
-        'position_ids': laid(filled, places[used]),
-        'masked_lm_positions': laid(
+        'input_ids': _spread(filled, columns['input_ids'][used]),
+        'segment_ids': _spread(filled, columns['segment_ids'][used]),
+        'pack_ids': _spread(filled, np.repeat((slot + 1).astype(np.int32), lengths)),
+        'position_ids': _spread(filled, places[used]),
+        'masked_lm_positions': _spread(
             predicted, (columns['masked_lm_positions'] + start[:, None].astype(np.int32))[weighted]
         ),
-        'masked_lm_ids': laid(predicted, columns['masked_lm_ids'][weighted]),
+        'masked_lm_ids': _spread(predicted, columns['masked_lm_ids'][weighted]),
         'masked_lm_weights': predicted.astype(np.float32),
-        'cls_positions': laid(held, start.astype(np.int32)),
-        'next_sentence_labels': laid(held, columns['next_sentence_labels']),
+        'cls_positions': _spread(held, start.astype(np.int32)),
+        'next_sentence_labels': _spread(held, columns['next_sentence_labels']),
         'next_sentence_weights': held.astype(np.float32),
     }
+
+
+def _spread(chosen: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return zeros [R, width], but `values`, one after the other, at the chosen places."""
+    out = np.zeros(chosen.shape, values.dtype)
+    out[chosen] = values
+    return out

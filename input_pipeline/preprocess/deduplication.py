@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from etils import epath
 
-from bert_jax.input_pipeline.examples.pairs import Documents, offsets
+from bert_jax.input_pipeline.examples.documents import Documents, offsets
 from bert_jax.input_pipeline.preprocess.runs import (
     KEYS,
     Tokenised,

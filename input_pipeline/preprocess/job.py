@@ -31,11 +31,10 @@ from bert_jax.input_pipeline.preprocess.stages import Recipe
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.shards import Manifest, ShardInfo
-from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.text import corpus, digest
 from bert_jax.input_pipeline.text.files import changed
-from bert_jax.input_pipeline.text.inputs import digest
-from bert_jax.input_pipeline.text.inputs.units import AnyUnit, SmallFiles, Unit
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.text.units import AnyUnit, SmallFiles, Unit
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 # the files of stage 1, and the results of its tasks
 _UNITS, _HELD_OUT = ('unit', 'unit-again'), 'held-out'

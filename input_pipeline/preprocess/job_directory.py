@@ -25,7 +25,7 @@ from bert_jax.configs.files.json_object import parse_object
 from bert_jax.input_pipeline.lock import locked
 from bert_jax.input_pipeline.preprocess import runs
 from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 RUNS = 'runs'  # the folder of the files between the stages, in the scratch folder
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'

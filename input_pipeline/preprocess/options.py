@@ -17,7 +17,7 @@ from bert_jax.configs.options import option
 from bert_jax.input_pipeline.text.lines import TextOptions
 
 if TYPE_CHECKING:
-    from bert_jax.input_pipeline.examples.masking import MaskingRule
+    from bert_jax.input_pipeline.examples.static_masking import MaskingRule
     from bert_jax.input_pipeline.records.fields import RecordSpec
 
 
@@ -210,7 +210,7 @@ class PreprocessOptions(TextOptions):
     @property
     def rule(self) -> MaskingRule:
         """Return the masking rule; by default as many predictions as the longest row has."""
-        from bert_jax.input_pipeline.examples.masking import MaskingRule
+        from bert_jax.input_pipeline.examples.static_masking import MaskingRule
 
         predictions = self.max_predictions
         if predictions is None:

@@ -18,11 +18,10 @@ from bert_jax.input_pipeline.preprocess.languages import EXPONENT, mixture, spli
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.stages import Recipe
 from bert_jax.input_pipeline.preprocess.statistics import plural
-from bert_jax.input_pipeline.text import corpus
-from bert_jax.input_pipeline.text.inputs import digest
-from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
-from bert_jax.input_pipeline.text.inputs.units import AnyUnit
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.text import corpus, digest
+from bert_jax.input_pipeline.text.listing import refuse_inside
+from bert_jax.input_pipeline.text.units import AnyUnit
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 # Held out where the user says nothing, and the most where that would be too few rows.
 EVAL_FRACTION, _MOST_HELD_OUT = 0.005, 0.1

@@ -22,7 +22,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.examples.pairs import Documents, offsets
+from bert_jax.input_pipeline.examples.documents import Documents, offsets
 from bert_jax.input_pipeline.randomness import mix
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that

@@ -24,17 +24,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert_jax.input_pipeline.examples.across import rows_across
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from bert_jax.input_pipeline.examples.build_examples import lay_out, make_examples, special_tokens
+from bert_jax.input_pipeline.examples.documents import Documents, Examples, offsets
+from bert_jax.input_pipeline.examples.full_sentences import rows_across
 from bert_jax.input_pipeline.examples.packing import join, pack
-from bert_jax.input_pipeline.examples.pairs import (
-    Documents,
-    Examples,
-    make_examples,
-    offsets,
-    special_tokens,
-)
-from bert_jax.input_pipeline.examples.rows import lay_out
+from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask, prediction_counts
 from bert_jax.input_pipeline.preprocess import runs
 from bert_jax.input_pipeline.preprocess.languages import whole_passes
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
@@ -43,7 +37,7 @@ from bert_jax.input_pipeline.randomness import Stream, digest64, hashed, mix
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.text.corpus import Document
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 # A unit of more than that, as a large compressed file is, makes several runs: they are sorted in
 # memory

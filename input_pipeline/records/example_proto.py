@@ -352,8 +352,9 @@ class _Headers(NamedTuple):
 @functools.cache
 def _headers(feature: Feature) -> _Headers:
     # A float takes four bytes, an int up to five; negative ones take ten and need the slow way.
-    length, is_float = feature.length, feature.kind == 'float'
-    sizes = np.arange(4 * length, 4 * length + 1) if is_float else np.arange(length, 5 * length + 1)
+    sizes = np.arange(feature.length, 5 * feature.length + 1)
+    if feature.kind == 'float':
+        sizes = np.array([4 * feature.length])
 
     # From the inside, each with the length of all behind it: the packed list, the Feature that
     # holds it, the entry's key, and the entry, which is all but its own tag and length.
@@ -402,9 +403,12 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
 
     # Every byte as if it were the last of its number: the highest bits are its own, and those of
     # the bytes before it come behind. All of them, because that takes less than picking them.
-    values = packed.astype(
-        np.int16 if len(belong) < 2 else np.int32 if len(belong) < 4 else np.int64
-    )
+    kind: type[np.signedinteger] = np.int64
+    if len(belong) < 2:
+        kind = np.int16
+    elif len(belong) < 4:
+        kind = np.int32
+    values = packed.astype(kind)
     low = packed & np.uint8(127)
     for back, run in enumerate(belong, 1):
         later = values[back:]
@@ -445,12 +449,11 @@ def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[s
 
 def bytes_of(payload: bytes, name: str) -> list[bytes]:
     """Return the values of a feature of bytes in one Example; none where it is absent."""
-    return [
-        value
-        for feature, kind, body in _features(payload)
-        if feature == name and kind == 'bytes'
-        for _, value in fields(body, 1)
-    ]
+    values: list[bytes] = []
+    for feature, kind, body in _features(payload):
+        if feature == name and kind == 'bytes':
+            values += [value for _, value in fields(body, 1)]
+    return values
 
 
 def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:

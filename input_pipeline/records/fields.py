@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from bert_jax.input_pipeline.records import example_proto, tf_data
+from bert_jax.input_pipeline.records import example_proto
 from bert_jax.input_pipeline.records.example_proto import BadRecord, Feature
 from bert_jax.input_pipeline.records.tfrecord import FRAME_BYTES
 
@@ -48,22 +48,36 @@ class RecordSpec:
     def features(self) -> tuple[Feature, ...]:
         """Return the features in the order in which `encode` writes them."""
         S, P, K = self.seq_len, self.max_predictions, self.max_packs
-        ints = lambda length, *names: tuple(Feature(name, length, 'int') for name in names)
-
         # Empty entries of P are zeros with weight 0, as in google-research/bert.
-        masks = ints(P, 'masked_lm_positions', 'masked_lm_ids')
-        masks += (Feature('masked_lm_weights', P, 'float'),)
+        masks: tuple[Feature, ...] = (
+            Feature('masked_lm_positions', P, 'int'),
+            Feature('masked_lm_ids', P, 'int'),
+            Feature('masked_lm_weights', P, 'float'),
+        )
 
         # Several examples a row: whose token it is (pack_ids) takes the part of the input mask.
         if self.packed:
-            tokens = ints(S, 'input_ids', 'segment_ids', 'pack_ids', 'position_ids')
-            firsts = ints(K, 'cls_positions', 'next_sentence_labels')
-            return tokens + masks + firsts + (Feature('next_sentence_weights', K, 'float'),)
+            return (
+                Feature('input_ids', S, 'int'),
+                Feature('segment_ids', S, 'int'),
+                Feature('pack_ids', S, 'int'),
+                Feature('position_ids', S, 'int'),
+                *masks,
+                Feature('cls_positions', K, 'int'),
+                Feature('next_sentence_labels', K, 'int'),
+                Feature('next_sentence_weights', K, 'float'),
+            )
 
         # One example a row: with masks, or with what the step needs to draw them.
-        tokens = ints(S, 'input_ids', 'input_mask', 'segment_ids')
-        tokens += masks if self.masking == 'static' else ints(S, 'word_starts')
-        return tokens + ints(1, 'next_sentence_labels')
+        if self.masking == 'dynamic':
+            masks = (Feature('word_starts', S, 'int'),)
+        return (
+            Feature('input_ids', S, 'int'),
+            Feature('input_mask', S, 'int'),
+            Feature('segment_ids', S, 'int'),
+            *masks,
+            Feature('next_sentence_labels', 1, 'int'),
+        )
 
     @property
     def packed(self) -> bool:
@@ -93,12 +107,10 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
     """
     # The largest number of each feature takes the longest varint.
     limits = _limits(dataclasses.replace(spec, known_words=0), vocab_size)
-    columns = {
-        f.name: np.full((1, f.length), limits[f.name][0] - 1)
-        if f.kind == 'int'
-        else np.ones((1, f.length), np.float32)
-        for f in spec.features
-    }
+    columns = {}
+    for feature in spec.features:
+        largest = limits[feature.name][0] - 1 if feature.kind == 'int' else 1
+        columns[feature.name] = np.full((1, feature.length), largest)
     return len(encode(spec, columns)[0]) + FRAME_BYTES
 
 
@@ -114,15 +126,20 @@ def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.nd
 
 
 @functools.lru_cache
-def kept_as(spec: RecordSpec, vocab_size: int) -> np.dtype:
+def make_kept_dtype(spec: RecordSpec, vocab_size: int) -> np.dtype:
     """Return the type of a record that is decoded and in range, kept until it is asked for.
 
     Each number takes as few bytes as the largest of its feature needs: less memory in all than the
     serialised record took, and copied as a whole.
     """
     limits = _limits(spec, vocab_size)
-    kind = lambda f: np.min_scalar_type(limits[f.name][0] - 1) if f.kind == 'int' else np.float32
-    return np.dtype([(f.name, kind(f), (f.length,)) for f in spec.features], align=True)
+    columns: list[tuple[str, np.dtype, tuple[int]]] = []
+    for feature in spec.features:
+        kind = np.dtype(np.float32)
+        if feature.kind == 'int':
+            kind = np.min_scalar_type(limits[feature.name][0] - 1)
+        columns.append((feature.name, kind, (feature.length,)))
+    return np.dtype(columns, align=True)
 
 
 def keep_numpy(
@@ -133,7 +150,9 @@ def keep_numpy(
     ends: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Decode the N records that lie at `starts` to `ends` of a text into `rows`, [N] of `kept_as`.
+    """Decode the N records that lie at `starts` to `ends` of a text into `rows` [N].
+
+    `rows` are of `make_kept_dtype`.
 
     Raises:
       BadRecord: a record is damaged, lacks a feature, has one of another length, or holds a number
@@ -154,28 +173,11 @@ def keep_numpy(
         rows[name] = column
 
 
-def columns_of(
+def get_columns(
     spec: RecordSpec, rows: Mapping[str, np.ndarray] | np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return what `decode_numpy` gives for those records, from `kept_as`."""
+    """Return what `decode_numpy` gives for those records, from `make_kept_dtype`."""
     return _flat_labels(spec, {f.name: rows[f.name].astype(f.dtype) for f in spec.features})
-
-
-def decode_tensorflow(
-    spec: RecordSpec,
-    vocab_size: int,
-    groups: range,
-    load: Callable[[int], list[bytes]],
-) -> Iterator[dict[str, np.ndarray] | None]:
-    """Yield `decode_numpy` by TensorFlow, of what `load` gives for each of `groups`.
-
-    None where a record is not in order: TensorFlow does not say which. See tf_data.parsed.
-    """
-    for columns in tf_data.parsed(spec.features, groups, load):
-        if columns is None or not in_range(spec, columns, vocab_size):
-            yield None
-        else:
-            yield columns_of(spec, columns)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
@@ -212,15 +214,20 @@ def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) 
 
     `check` says what is wrong, and where.
     """
-    limits = _limits(spec, vocab_size).items()
-    whole = all(example_proto.all_below(columns[name], limit) for name, (limit, _) in limits)
-    return whole and _weights_in_range(spec, columns)
+    for name, (limit, _) in _limits(spec, vocab_size).items():
+        if not example_proto.all_below(columns[name], limit):
+            return False
+    return _weights_in_range(spec, columns)
 
 
 def _weights_in_range(spec: RecordSpec, columns: Mapping[str, np.ndarray] | np.ndarray) -> bool:
     """Tell whether all weights are 0 to 1; not so where a weight is NaN."""
-    weights = [columns[f.name] for f in spec.features if f.kind == 'float']
-    return all(w.min(initial=0) >= 0 and w.max(initial=0) <= 1 for w in weights)
+    for feature in spec.features:
+        if feature.kind == 'float':
+            weights = columns[feature.name]
+            if not (weights.min(initial=0) >= 0 and weights.max(initial=0) <= 1):
+                return False
+    return True
 
 
 def check(

@@ -1,10 +1,11 @@
-"""Samplers: which record is in which row of an endless run of epochs, by name.
+"""Samplers: which record is in which row of an endless run of epochs, and which rows a step reads.
 
 An epoch is a permutation of all records, and the next follows without a gap, so a batch may hold
-the end of one and the start of the next. Which record is row r is arithmetic in (seed, r): to
-resume is to seek, and any number of processes that ask for any rows see one order. Records lie in
-blocks that are read as a whole; a sampler names a record by its block and its offset there. This
-file must not know where blocks lie, nor what is read.
+the end of one and the start of the next. Which record is row r is arithmetic in (seed, r), and so
+are the rows of a step where batches grow (`Growth`): to resume is to seek, and any number of
+processes that ask for any rows see one order. Records lie in blocks that are read as a whole; a
+sampler names a record by its block and its offset there. This file must not know where blocks lie,
+nor what is read.
 
 Runs depend on a sampler for as long as they live: none is ever changed, a better one gets a name.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -149,3 +151,42 @@ class BlocksSampler(Sampler):
 
 # By the names of the setting record_order.
 SAMPLERS: dict[str, type[Sampler]] = {'spread': SpreadSampler, 'blocks': BlocksSampler}
+
+
+class Growth(NamedTuple):
+    """A batch of `first` rows for `steps` steps, of 2 * first for as many, and so on to `full`.
+
+    parts: how many micro-batches the places of a batch are cut into, place p into micro-batch
+    p % parts (bert_jax/train/step.py). The first ones hold the rows, so that a small step makes
+    fewer of them. `first` must be a multiple of full / parts, and divide `full`.
+    """
+
+    first: int
+    steps: int
+    full: int
+    parts: int
+
+    def size(self, step: int) -> int:
+        """Return how many rows a step reads."""
+        return min(self.first * (1 + step // self.steps), self.full)
+
+    def before(self, step: int) -> int:
+        """Return how many rows all steps before this one read."""
+        growing = min(step, self.steps * (self.full // self.first - 1))
+        level, within = divmod(growing, self.steps)
+        rows = self.first * (self.steps * level * (level + 1) // 2 + within * (level + 1))
+        return rows + (step - growing) * self.full
+
+    def rows(self, step: int, places: np.ndarray) -> np.ndarray:
+        """Return which row of the order lies at each place of the batch."""
+        parts = self._parts(step)
+        row = places // self.parts * parts + places % self.parts % parts
+        return self.before(step) + row
+
+    def weights(self, step: int, places: np.ndarray) -> np.ndarray:
+        """Return 1 for each place whose row counts, 0 for copies; float32."""
+        return (places % self.parts < self._parts(step)).astype(np.float32)
+
+    def _parts(self, step: int) -> int:
+        """Return how many micro-batches hold rows."""
+        return self.parts * self.size(step) // self.full

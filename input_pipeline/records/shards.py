@@ -9,7 +9,6 @@ records are read (sampler.py does), nor how they were made.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -30,10 +29,10 @@ from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.tfrecord import (
     DAMAGED,
     CorruptRecord,
-    failed_checksums,
+    find_failed_checksums,
     frame_bounds,
     frame_records,
-    payloads_between,
+    iterate_payloads,
 )
 
 SCHEMA_VERSION = 1  # of the manifest; another one is refused
@@ -116,10 +115,20 @@ def write_shard(path: epath.PathLike, records: Iterable[bytes]) -> ShardInfo:
       records: serialised, in their order.
     """
     # The split is the name up to the first dash.
-    name, remaining = epath.Path(path).name, iter(records)
-    blocks = iter(lambda: list(itertools.islice(remaining, BLOCK)), [])
+    name = epath.Path(path).name
     with atomic_file(epath.Path(path)) as file:
-        return described(name, name.split('-')[0], blocks, file.write)
+        return described(name, name.split('-')[0], _cut_blocks(records), file.write)
+
+
+def _cut_blocks(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    block: list[bytes] = []
+    for record in records:
+        block.append(record)
+        if len(block) == BLOCK:
+            yield block
+            block = []
+    if block:
+        yield block
 
 
 def described(
@@ -262,7 +271,8 @@ class Manifest:
         # Right types may still be numbers that no record has.
         for name in ('seq_len', 'max_predictions', 'vocab_size', 'max_packs', 'known_words'):
             least = 0 if name in ('max_predictions', 'known_words') else 1
-            if (value := getattr(manifest, name)) < least:
+            value = getattr(manifest, name)
+            if value < least:
                 raise ValueError(f'{name} is {value}')
         for shard in manifest.files:
             shard.check()
@@ -428,12 +438,12 @@ def _verify_block(
         wrong.append((error.record, error.reason))
 
     # The checksums of their payloads.
-    damaged = failed_checksums(text, bounds)
+    damaged = find_failed_checksums(text, bounds)
     wrong += [(row, DAMAGED) for row in damaged]
 
     # What the sound ones hold. Records that cannot be decoded leave one after the other; the rest
     # is decoded again.
-    payloads = list(payloads_between(text, bounds))
+    payloads = list(iterate_payloads(text, bounds))
     sound = sorted(set(range(len(payloads))) - set(damaged))
     while sound:
         try:

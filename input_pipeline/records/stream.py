@@ -1,26 +1,21 @@
 """A stream of records: batches of what each row of each step holds.
 
-A sampler (sampler.py) says which record that is. Two decoders carry it out with equal results:
-numpy, which is the faster one, and tf.data. This file must not know what the batches are for.
+A sampler (sampler.py) says which record that is. This file must not know what the batches are for.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 from etils import epath
 
-from bert_jax.configs.errors import UserError, require_extra
+from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import fields, shards
-from bert_jax.input_pipeline.records.block_cache import BlockCache
-from bert_jax.input_pipeline.records.blocks import Blocks
-from bert_jax.input_pipeline.records.growth import Growth
-from bert_jax.input_pipeline.records.sampler import SAMPLERS
+from bert_jax.input_pipeline.records.blocks import BlockCache, Blocks
+from bert_jax.input_pipeline.records.sampler import SAMPLERS, Growth
 
 _READERS = 8  # blocks that are read at a time from far away, where each takes long to come
 _AHEAD = 4  # groups of batches made ready before they are asked for, at least
@@ -50,7 +45,6 @@ class RecordStream:
       split: 'train' or 'eval'.
       batch_size: rows of a batch over all processes.
       seed: with the step, decides the order.
-      decoder: 'numpy', 'tfdata', or 'auto', which is numpy.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of sampler.py.
       growth: how many rows training steps read where that grows; default batch_size from the first
@@ -68,7 +62,6 @@ class RecordStream:
         split: str,
         batch_size: int,
         seed: int,
-        decoder: Literal['auto', 'tfdata', 'numpy'] = 'auto',
         rows: tuple[tuple[int, int], ...] | None = None,
         order: Literal['spread', 'blocks'] = 'spread',
         growth: Growth | None = None,
@@ -77,16 +70,6 @@ class RecordStream:
         if not all(0 <= first < last <= batch_size for first, last in rows):
             raise ValueError(f'rows={rows} are not ranges within a batch of {batch_size}')
 
-        # The decoder is settled now, not at the first batch, so that the error comes before any
-        # work.
-        if decoder == 'tfdata':
-            require_extra(
-                'runtime.decoder=tfdata',
-                'tensorflow',
-                'tensorflow',
-                ', or take the decoder auto, which reads with numpy',
-            )
-        self._tensorflow = decoder == 'tfdata'
         self._directory, self._batch_size = epath.Path(directory), batch_size
         # A batch that does not grow is one that is full from the first step on.
         self._growth = growth or Growth(batch_size, 1, batch_size, 1)
@@ -146,9 +129,12 @@ class RecordStream:
           language: only the records of this one of `languages`.
         """
         # The files of a language follow each other, for it is in their names.
-        chosen = [language in ('', shard.language) for shard in self._shards]
-        sizes = [shard.records for shard in self._shards]
-        first, records = sum(sizes[: chosen.index(True)]), int(np.dot(chosen, sizes))
+        first = records = 0
+        for shard in self._shards:
+            if language in ('', shard.language):
+                records += shard.records
+            elif not records:
+                first += shard.records
 
         # No permutation here: global row r is record r of the files.
         ends = np.cumsum(self._blocks.sizes)
@@ -162,7 +148,8 @@ class RecordStream:
         # once for its masked tokens, which are summed apart.
         full = Growth(self._batch_size, 1, self._batch_size, 1)
         count = -(-records // self._batch_size)
-        count = min(count, max_batches) if max_batches else count
+        if max_batches:
+            count = min(count, max_batches)
         for step, batch in enumerate(self._read(indices, range(count), 1, full)):
             weights = (step * self._batch_size + self._rows < records).astype(np.float32)
             if 'masked_lm_weights' in batch:
@@ -186,7 +173,9 @@ class RecordStream:
             files.append(f'{shard.file} records {read.min()} to {read.max()}')
 
         # Four are enough to look at; the order itself names all the others.
-        more = f' and {len(files) - 4} blocks more' if len(files) > 4 else ''
+        more = ''
+        if len(files) > 4:
+            more = f' and {len(files) - 4} blocks more'
         (epoch, row), last = divmod(int(rows[0]), self.records), before(stop) - 1
         return (
             f'rows {rows[0]} to {last} of the order of {self._directory} (epoch {epoch}, from its '
@@ -214,29 +203,30 @@ class RecordStream:
 
         # Groups of steps are made at once, and cut into batches again.
         groups, size = range(steps.start, steps.stop, self._at_once), len(self._rows)
-        make = self._by_tensorflow if self._tensorflow else self._by_numpy
-        for columns in make(indices_of, groups, open_blocks):
+        for columns in self._make_groups(indices_of, groups, open_blocks):
             for first in range(0, len(columns['input_ids']), size):
                 yield {name: column[first : first + size] for name, column in columns.items()}
 
-    def _by_numpy(
+    def _make_groups(
         self, indices_of: Callable[[int], np.ndarray], groups: range, open_blocks: int
     ) -> Iterator[_Columns]:
         """Yield the rows of each group, in their order."""
         # Room for the blocks that take turns, for those that a group touches beyond, since each
         # stretch of its rows may begin and end inside a block, and for as many that come next.
         rows = self._at_once * len(self._rows)
-        stretches = 1 if len(self._rows) == self._batch_size else self._at_once * self._ranges
+        stretches = self._at_once * self._ranges
+        if len(self._rows) == self._batch_size:
+            stretches = 1
         room = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
         room = min(room, len(self._blocks.sizes))
 
         # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
         ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
         # No memory is taken until it is filled.
-        empty = np.empty((room, shards.BLOCK), fields.kept_as(self._spec, self._vocab_size))
+        empty = np.empty((room, shards.BLOCK), fields.make_kept_dtype(self._spec, self._vocab_size))
         cache = BlockCache(self._decode, self._blocks.sizes, empty, self._readers)
         for rows_of_group in cache.rows(map(indices_of, groups), ahead):
-            yield fields.columns_of(self._spec, rows_of_group)
+            yield fields.get_columns(self._spec, rows_of_group)
 
     def _decode(self, block: int, rows: np.ndarray) -> None:
         """Read a block and decode its records into `rows`.
@@ -254,32 +244,3 @@ class RecordStream:
                 fields.keep_numpy(self._spec, self._vocab_size, text, starts, ends, rows)
             except fields.BadRecord as error:
                 raise self._blocks.fault(block, error.row, error.reason) from None
-
-    def _by_tensorflow(
-        self, indices_of: Callable[[int], np.ndarray], groups: range, open_blocks: int
-    ) -> Iterator[_Columns]:
-        """Yield what `_by_numpy` does, decoded in TensorFlow's threads."""
-        # Kept: what takes turns, and where none do, twice what a batch touches.
-        touched = len(self._rows) // shards.BLOCK + self._ranges
-        payloads = functools.lru_cache(open_blocks + 2 * touched)(self._payloads)
-        pool, loading = ThreadPoolExecutor(self._readers, 'blocks'), threading.Lock()
-
-        def load(first: int) -> list[bytes]:
-            blocks, offsets = indices_of(first).tolist()
-            needed = set(blocks)
-            with loading:  # a block that two groups want is read once
-                of_block = dict(zip(needed, pool.map(payloads, needed)))
-            return [of_block[block][offset] for block, offset in zip(blocks, offsets)]
-
-        decoded = fields.decode_tensorflow(self._spec, self._vocab_size, groups, load)
-        for first, columns in zip(groups, decoded):
-            # The other decoder names the record that is not in order.
-            if columns is None:
-                (columns,) = self._by_numpy(indices_of, range(first, first + 1), open_blocks)
-            yield columns
-
-    def _payloads(self, block: int) -> list[bytes]:
-        """Return the serialised records of a block."""
-        text = self._blocks.read(block)
-        starts, ends = self._blocks.records(block, text)
-        return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

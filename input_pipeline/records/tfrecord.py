@@ -113,25 +113,26 @@ def _frame_size(header: bytes) -> int:
     return size + FRAME_BYTES
 
 
-def payload_bounds(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+def find_payloads(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Return where the payload of each frame of a text begins and ends: [N] each.
 
     Raises:
       CorruptRecord: for the first frame that is damaged or cut.
     """
     bounds = frame_bounds(text)
-    if failed := failed_checksums(text, bounds):
+    failed = find_failed_checksums(text, bounds)
+    if failed:
         raise CorruptRecord(failed[0], bounds[failed[0]], DAMAGED)
     edges = np.array(bounds)
     return edges[:-1] + _HEADER, edges[1:] - _FOOTER
 
 
-def payloads_between(text: bytes, bounds: list[int]) -> Iterator[bytes]:
+def iterate_payloads(text: bytes, bounds: list[int]) -> Iterator[bytes]:
     """Yield the payloads of the frames with these bounds."""
     return (text[start + _HEADER : end - _FOOTER] for start, end in itertools.pairwise(bounds))
 
 
-def failed_checksums(text: bytes, bounds: list[int]) -> list[int]:
+def find_failed_checksums(text: bytes, bounds: list[int]) -> list[int]:
     """Return which payloads of the frames with these bounds differ from their checksums."""
     count = len(bounds) - 1
     if not count:
@@ -143,7 +144,7 @@ def failed_checksums(text: bytes, bounds: list[int]) -> list[int]:
     stored = numbers[np.array(bounds[1:]) - _FOOTER]
 
     # One payload at a time: its memory in the cache becomes the next one's.
-    checksums = map(google_crc32c.value, payloads_between(text, bounds))
+    checksums = map(google_crc32c.value, iterate_payloads(text, bounds))
     computed = _masked(np.fromiter(checksums, np.uint32, count))
     return np.flatnonzero(stored != computed).tolist()
 
@@ -177,6 +178,9 @@ def read_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def _read(file: BinaryIO, size: int) -> bytes:
     """Return the next `size` bytes of a file, or as many as there are."""
     body = file.read(min(size, _PIECE))
-    while len(body) < size and (piece := file.read(min(size - len(body), _PIECE))):
+    while len(body) < size:
+        piece = file.read(min(size - len(body), _PIECE))
+        if not piece:
+            break
         body += piece
     return body

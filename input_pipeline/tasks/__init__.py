@@ -21,7 +21,7 @@ from bert_jax.input_pipeline.tasks import (
 )
 from bert_jax.input_pipeline.tasks.base import Example, Predictions, Task
 from bert_jax.input_pipeline.tasks.files import glue
-from bert_jax.input_pipeline.text.whole_text import located, plain_name
+from bert_jax.input_pipeline.text.encodings import located, plain_name
 
 __all__ = ['BY_KIND', 'BY_NAME', 'Example', 'Predictions', 'Task', 'load_task', 'score_file']
 

@@ -34,8 +34,8 @@ from bert_jax.input_pipeline.tasks.task_file import (
     tables_of,
     unknown_label,
 )
+from bert_jax.input_pipeline.text.encodings import located
 from bert_jax.input_pipeline.text.tables import FORMATS, Table, unique_id
-from bert_jax.input_pipeline.text.whole_text import located
 
 KINDS = ('tagging',)
 NAMES = ('conll2003', 'conll2003_sentences')

@@ -16,9 +16,9 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Files
-from bert_jax.input_pipeline.text.sources import hub
+from bert_jax.input_pipeline.text import hub
+from bert_jax.input_pipeline.text.encodings import located, plain_name, read_json, well_formed
 from bert_jax.input_pipeline.text.tables import FORMATS, Part, Table
-from bert_jax.input_pipeline.text.whole_text import located, plain_name, read_json, well_formed
 
 
 def read(path: str) -> dict[str, Any]:

@@ -25,17 +25,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text.files import chunks, decompressed, opened
-from bert_jax.input_pipeline.text.inputs import encodings
-from bert_jax.input_pipeline.text.inputs.formats import Format
-from bert_jax.input_pipeline.text.inputs.units import (
-    AnyUnit,
-    SmallFiles,
-    Unit,
-    looked_at,
-    require_unchanged,
-    units,
-)
+from bert_jax.input_pipeline.text import encodings, formats, hub, parquet, tfds_files
+from bert_jax.input_pipeline.text.files import iterate_chunks, iterate_unpacked, open_file
+from bert_jax.input_pipeline.text.formats import Format, NoText
 from bert_jax.input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
@@ -46,7 +38,14 @@ from bert_jax.input_pipeline.text.lines import (
     Text,
     TextOptions,
 )
-from bert_jax.input_pipeline.text.sources import hub, parquet, tfds_files, values
+from bert_jax.input_pipeline.text.units import (
+    AnyUnit,
+    SmallFiles,
+    Unit,
+    detect_formats,
+    require_unchanged,
+    units,
+)
 from bert_jax.input_pipeline.text.wrapping import Line, Widths
 
 _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
@@ -81,13 +80,16 @@ def read_documents(
     Raises:
       UserError: no file matches, no file has text, or a file cannot be read as what it is.
     """
-    report = Report() if report is None else report
+    if report is None:
+        report = Report()
     for unit in units(pattern, options, left_out=report.left_out):
         yield from read_unit(unit, options, report)
 
     # Files that are empty one by one are only reported; a corpus without any text is a mistake.
     if not report.documents:
-        given = pattern if isinstance(pattern, str) else ','.join(pattern)
+        given = pattern
+        if not isinstance(pattern, str):
+            given = ','.join(pattern)
         raise UserError(f'{given}: no text in it (empty files, or blank lines only)')
 
 
@@ -95,20 +97,21 @@ def read_unit(
     unit: AnyUnit, options: TextOptions = TextOptions(), report: Report | None = None
 ) -> Iterator[Document]:
     """Yield the documents of one unit; count into `report`. UserError names file and line."""
-    report = Report() if report is None else report
+    if report is None:
+        report = Report()
 
     # Files with too few lines to say whether a width has broken them are judged together.
-    short: list[str] = []
+    first_short = ''
     widths = Widths()
     decoded, invalid, bad_file = report.decoded, report.bad_utf8, ''
     for file in unit.files():
         before = report.bad_utf8
         try:
-            for part in looked_at(file, options):
+            for part in detect_formats(file, options):
                 of_part = yield from _read(part, options, report)
                 if of_part.too_few:
                     widths.merge(of_part)
-                    short = short or [part.name]
+                    first_short = first_short or part.name
                 else:
                     report.add_widths(part.name, of_part)
         except Exception:
@@ -117,17 +120,17 @@ def read_unit(
         require_unchanged(file)
         if report.bad_utf8 > before:
             bad_file = bad_file or file.path
-    if short:
-        report.add_widths(short[0], widths)
+    if first_short:
+        report.add_widths(first_short, widths)
 
     # A stretch of a large file was judged by all of it.
     decoded, invalid = report.decoded - decoded, report.bad_utf8 - invalid
     together = isinstance(unit, SmallFiles) or unit.format in ('parquet', 'tfds', 'hf')
-    if together and options.on_bad_utf8 is None and encodings.many(invalid, decoded):
+    if together and options.on_bad_utf8 is None and encodings.are_many(invalid, decoded):
         what, mend = 'records', 'write them as UTF-8'
         if isinstance(unit, SmallFiles):
             what = 'lines of this and other files'
-            mend = f'of this one {encodings.advice(bad_file)}'
+            mend = f'of this one {encodings.word_advice(bad_file)}'
         raise UserError(
             f'{bad_file}: {invalid:,} of {decoded:,} {what} are not UTF-8: {mend}; or {PASS_OVER}'
         )
@@ -155,30 +158,32 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     return text.widths
 
 
-def _lines(unit: Unit, text: Text, limit: int) -> Lines:
+def _make_lines(unit: Unit, text: Text, limit: int) -> Lines:
     """Return the lines of a unit of text."""
 
-    def stretch() -> Iterator[bytes]:
-        with opened(unit.path) as f:
+    def read_stretch() -> Iterator[bytes]:
+        with open_file(unit.path) as f:
             f.seek(unit.start)
-            yield from decompressed(f, unit.compression, unit.path, unit.bytes)
+            yield from iterate_unpacked(f, unit.compression, unit.path, unit.bytes)
 
-    def before() -> int:
+    def count_before() -> int:
         # Read again from the start, but only where a line of this unit is to be named.
-        with opened(unit.path) as f:
-            return sum(chunk.count(b'\n') for chunk in chunks(f, unit.start)) if unit.start else 0
+        if not unit.start:
+            return 0
+        with open_file(unit.path) as f:
+            return sum(chunk.count(b'\n') for chunk in iterate_chunks(f, unit.start))
 
-    return Lines(text, stretch(), unit.start, limit, before)
+    return Lines(text, read_stretch(), unit.start, limit, count_before)
 
 
-def _text_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
+def _read_text(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of the stretches between blank lines, or of the whole file."""
     # A document ends at a blank line, or where it has grown beyond any document's size.
     first, end = 0, 0
     sentences = Passage()
     ends_at_blank = options.documents == 'blank_line'
-    for number, offset, line in text.paragraphs(_lines(unit, text, options.max_line_bytes)):
-        if (ends_at_blank and not line.strip()) or _too_long(end - first, sentences):
+    for number, offset, line in text.paragraphs(_make_lines(unit, text, options.max_line_bytes)):
+        if (ends_at_blank and not line.strip()) or _is_too_long(end - first, sentences):
             if sentences:
                 text.report.cut_documents += bool(line.strip())
                 yield first, sentences
@@ -193,15 +198,19 @@ def _text_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
         yield first, sentences
 
 
-def _too_long(size: int, sentences: list[str]) -> bool:
+def _is_too_long(size: int, sentences: list[str]) -> bool:
     return size > MAX_DOCUMENT_BYTES or len(sentences) >= MAX_DOCUMENT_LINES
 
 
-def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
+def _read_jsonl(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of each object's text."""
     # A line that was cut is no JSON any more. `cut_lines` also counts long paragraphs inside of a
     # document, so it is looked at before and after each.
-    lines, cut_before, too_long = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines, -1
+    lines, cut_before, too_long = (
+        _make_lines(unit, text, MAX_DOCUMENT_BYTES),
+        text.report.cut_lines,
+        -1,
+    )
     for number, offset, line in lines:
         location = functools.partial(lines.location, number)
         if text.report.cut_lines > cut_before:
@@ -211,9 +220,9 @@ def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
             # left out, and not cut; its other parts follow
             text.report.cut_lines, too_long = cut_before, number
         if number != too_long and line.strip():
-            value = values.of_json(line, options.text_column)
+            value = formats.get_text_of_json(line, options.text_column)
             sentences = Passage()
-            if isinstance(value, values.NoText):
+            if isinstance(value, NoText):
                 text.leave_out(location, *value)
             else:
                 sentences = text.record(value, location)
@@ -222,11 +231,11 @@ def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
                 yield offset, sentences
 
 
-def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
+def _read_wikiextractor(unit: Unit, text: Text, options: TextOptions) -> Parsed:
     """Yield (offset, sentences) of each <doc>; one without its end ends where the next begins."""
     begun, first, title = False, 0, ('', '')
     sentences = Passage()  # none outside of a document
-    for number, offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
+    for number, offset, line in _split_wiki_lines(_make_lines(unit, text, options.max_line_bytes)):
         # A new document. What is open still was never closed: it ends here.
         bare = line.strip()
         if bare.startswith('<doc '):
@@ -234,19 +243,21 @@ def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
             if sentences:
                 yield first, sentences
             header = _DOC.match(bare)
+            line = bare[header.end() :] if header else ''
             match = _TITLE.search(header[0] if header else bare)
-            begun, first, title = True, offset, values.titles(match[1] if match else '')
-            line, sentences = bare[header.end() :] if header else '', Passage()
+            title = formats.spell_titles(match[1] if match else '')
+            begun, first, sentences = True, offset, Passage()
 
         # The end may be on a line with text.
         closed = bare.endswith('</doc>')
-        line = line.rstrip().removesuffix('</doc>') if closed else line
+        if closed:
+            line = line.rstrip().removesuffix('</doc>')
         bare = line.strip()
         if not begun:
             text.report.lines_outside += bool(bare)
         elif sentences or (bare and bare not in title):
             # The title comes again as the first line, and is left out there.
-            if bare and _too_long(offset - first, sentences):
+            if bare and _is_too_long(offset - first, sentences):
                 text.report.cut_documents += 1
                 yield first, sentences
                 first, sentences = offset, Passage()
@@ -264,19 +275,20 @@ def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
         yield first, sentences
 
 
-def _wiki_lines(lines: Lines) -> Iterator[Line]:
+def _split_wiki_lines(lines: Lines) -> Iterator[Line]:
     """Yield each line, cut where a document ends and the next begins."""
     for number, offset, line in lines:
         begin = 0
-        for border in _DOC_BORDER.finditer(line) if '</doc>' in line else ():
+        borders = _DOC_BORDER.finditer(line) if '</doc>' in line else ()
+        for border in borders:
             at = offset + len(line[:begin].encode())
             yield number, at, line[begin : border.end()]
             begin = border.end()
         yield number, offset + len(line[:begin].encode()), line[begin:]
 
 
-def _records_of(
-    texts: Callable[[str, int, str], Iterator[tuple[int, str | bytes | values.NoText | None]]],
+def _make_reader(
+    texts: Callable[[str, int, str], Iterator[tuple[int, str | bytes | NoText | None]]],
     called: str,
 ) -> Callable:
     """Return a reader of records that have a column of text, each a document.
@@ -287,22 +299,25 @@ def _records_of(
     def documents(unit: Unit, text: Text, options: TextOptions) -> Parsed:
         for number, raw in texts(unit.path, unit.start, options.text_column):
             location = functools.partial(called.format, unit=unit, number=number)
-            if isinstance(raw, values.NoText):
+            if isinstance(raw, NoText):
                 text.leave_out(location, *raw)
                 continue
-            size = raw.encode(errors='replace') if isinstance(raw, str) else raw or b''
-            text.report.bytes += len(size)
-            if sentences := text.record(raw, location):
+            if isinstance(raw, str):
+                text.report.bytes += len(raw.encode(errors='replace'))
+            elif raw is not None:
+                text.report.bytes += len(raw)
+            sentences = text.record(raw, location)
+            if sentences:
                 yield number, sentences
 
     return documents
 
 
 _READERS: dict[Format | None, Callable] = {
-    'text': _text_documents,
-    'jsonl': _jsonl_documents,
-    'wikiextractor': _wiki_documents,
-    'parquet': _records_of(parquet.texts, '{unit.path} row {number}'),
-    'hf': _records_of(hub.texts, 'hf:{unit.name} row {number}'),
-    'tfds': _records_of(tfds_files.texts, '{unit.path} record at byte {number}'),
+    'text': _read_text,
+    'jsonl': _read_jsonl,
+    'wikiextractor': _read_wikiextractor,
+    'parquet': _make_reader(parquet.texts, '{unit.path} row {number}'),
+    'hf': _make_reader(hub.texts, 'hf:{unit.name} row {number}'),
+    'tfds': _make_reader(tfds_files.texts, '{unit.path} record at byte {number}'),
 }

@@ -1,7 +1,7 @@
 """Files of text before their lines: how they are opened and compressed, and their bytes.
 
 Owns decompression. Knows nothing of lines, documents or encodings, nor of which files there are
-(inputs/listing.py).
+(listing.py).
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ _MAGIC: dict[bytes, Compression] = {
 }
 
 
-def opened(path: str) -> BinaryIO:
+def open_file(path: str) -> BinaryIO:
     """Open a file to read, local or gs://; UserError for a pipe that nobody may write to."""
     check_regular(path)
     # Without epath where it can be: making its paths costs more than reading a small file.
-    return epath.Path(path).open('rb') if '://' in path else open(path, 'rb')
+    if '://' in path:
+        return epath.Path(path).open('rb')
+    return open(path, 'rb')
 
 
-def state(path: str) -> tuple[int, int]:
+def read_state(path: str) -> tuple[int, int]:
     """Return (bytes, when they were written) of a file as it is now, by which a change is seen."""
     if '://' in path:
         remote = epath.Path(path).stat()
@@ -59,30 +61,38 @@ def changed(path: str) -> UserError:
     )
 
 
-def compression_of(f: BinaryIO) -> Compression | None:
+def detect_compression(f: BinaryIO) -> Compression | None:
     """Tell how an open file is compressed, by its first bytes; leave it at its beginning."""
     # By content: a name says what somebody believed.
     head = f.read(max(map(len, _MAGIC)))
     f.seek(0)
-    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    for magic, kind in _MAGIC.items():
+        if head.startswith(magic):
+            return kind
+    return None
 
 
-def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator[bytes]:
+def iterate_chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator[bytes]:
     """Yield the next `count` bytes of a file, or all, in chunks of at most `size`."""
-    while chunk := f.read(size if count is None else min(size, count)):
-        count = None if count is None else count - len(chunk)
+    while True:
+        wanted = size if count is None else min(size, count)
+        chunk = f.read(wanted)
+        if not chunk:
+            return
+        if count is not None:
+            count -= len(chunk)
         yield chunk
 
 
-def crc32c(f: BinaryIO, count: int | None = None) -> int:
+def compute_crc32c(f: BinaryIO, count: int | None = None) -> int:
     """Return the checksum of the next `count` bytes of a file, or of all."""
     crc = 0
-    for chunk in chunks(f, count):
+    for chunk in iterate_chunks(f, count):
         crc = google_crc32c.extend(crc, chunk)
     return crc
 
 
-def decompressed(
+def iterate_unpacked(
     f: BinaryIO,
     compression: Compression | None,
     path: str,
@@ -99,13 +109,13 @@ def decompressed(
     """
     openers: dict[str, Any] = {'gzip': gzip.open, 'bzip2': bz2.open, 'xz': lzma.open}
     if compression is None:
-        yield from chunks(f, count, size)
+        yield from iterate_chunks(f, count, size)
         return
     try:
         if compression == 'zstd':
             yield from _zstd(f)
         else:
-            yield from chunks(openers[compression](f), size=size)
+            yield from iterate_chunks(openers[compression](f), size=size)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(
             f'{path}: damaged {compression} file ({error}): copy or make it again'
@@ -119,9 +129,10 @@ def _zstd(f: BinaryIO) -> Iterator[bytes]:
     # It knows no limit on its output, so little is fed to it at a time.
     new = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
     member = new()
-    for data in chunks(f, size=_ZSTD_CHUNK):
+    for data in iterate_chunks(f, size=_ZSTD_CHUNK):
         while data:
-            member = new() if member.eof else member
+            if member.eof:
+                member = new()
             try:
                 yield member.decompress(data)
             except zstandard.ZstdError as error:

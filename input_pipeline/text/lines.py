@@ -7,7 +7,6 @@ file formats (corpus.py does).
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option
-from bert_jax.input_pipeline.text.wrapping import Line, Widths, joined
+from bert_jax.input_pipeline.text.wrapping import Line, Widths, join_broken_lines
 
 # A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
 # has to fit in memory
@@ -130,10 +129,10 @@ class Report:
 
     def add_widths(self, name: str, widths: Widths) -> None:
         """Add what was seen of the lines of a file."""
-        names = [name] if widths.broken else []
-        self.merge(
-            Report(watched_lines=widths.lines, broken_lines=widths.broken, broken_files=names)
-        )
+        of_file = Report(watched_lines=widths.lines, broken_lines=widths.broken)
+        if widths.broken:
+            of_file.broken_files.append(name)
+        self.merge(of_file)
 
     def merge(self, other: Report) -> None:
         """Add the report of another unit."""
@@ -286,7 +285,7 @@ class Text:
         """Return the lines as they are, and watched; or joined, where that is wanted."""
         if self._options.join_lines:
             drop = self._options.hyphens == 'drop'
-            return joined(lines, drop, self._options.max_line_bytes)
+            return join_broken_lines(lines, drop, self._options.max_line_bytes)
         return self.widths.watch(lines)
 
     def decode(self, raw: bytes, location: Callable[[], str]) -> str | None:
@@ -303,11 +302,12 @@ class Text:
         except UnicodeDecodeError as error:
             if self._options.on_bad_utf8 is None and self._has_lines:
                 # imported here: --help of commands reads the options of this file
-                from bert_jax.input_pipeline.text.inputs import encodings
+                from bert_jax.input_pipeline.text import encodings
 
                 encodings.refuse_other(self.path, PASS_OVER)
-            kept = self._keeps_invalid(location, f'invalid UTF-8 ({error.reason})')
-            return raw.decode(errors='replace') if kept else None
+            if self._keeps_invalid(location, f'invalid UTF-8 ({error.reason})'):
+                return raw.decode(errors='replace')
+            return None
 
     def _keeps_invalid(self, location: Callable[[], str], what: str) -> bool:
         """Count invalid characters, and tell whether their line is to be kept.
@@ -358,9 +358,9 @@ class Text:
 
     def add(self, passage: Passage, number: int, line: str) -> None:
         """Add the sentences of a line to a passage."""
-        passage.add(number, line, self._parts(line))
+        passage.add(number, line, self._cut_sentences(line))
 
-    def _parts(self, line: str) -> list[str]:
+    def _cut_sentences(self, line: str) -> list[str]:
         """Return what a line is cut into, perhaps with white space at the ends of each."""
         line = line.strip()
         if not line or not self.segment:
@@ -369,11 +369,13 @@ class Text:
         # imported here: most text comes as a sentence a line and needs no rules of a language
         import sentencex
 
-        return [
-            stretch
-            for part in sentencex.segment(self._options.language, line)
-            for stretch in (_SENTENCE_RE.findall(part) if _ENDS_RE.search(part) else [part])
-        ]
+        stretches: list[str] = []
+        for part in sentencex.segment(self._options.language, line):
+            if _ENDS_RE.search(part):
+                stretches += _SENTENCE_RE.findall(part)
+            else:
+                stretches.append(part)
+        return stretches
 
     def document(self, text: str) -> Passage:
         """Return the sentences of a whole document in one record; its lines are paragraphs."""
@@ -382,12 +384,12 @@ class Text:
         passage, limit = Passage(), self._options.max_line_bytes
         lines = ((number, 0, line) for number, line in enumerate(text.split('\n')))
         for number, _, line in self.paragraphs(lines):
-            if len(line) > limit // 4 and len(raw := line.encode()) > limit:
-                self.report.cut_lines += 1
-                for part, _ in _parts(raw, limit):
-                    self.add(passage, number, part.decode())
-            else:
+            if len(line) <= limit // 4 or len(line.encode()) <= limit:
                 self.add(passage, number, line)
+                continue
+            self.report.cut_lines += 1
+            for part, _ in _cut_line(line.encode(), limit):
+                self.add(passage, number, part.decode())
         return passage
 
 
@@ -414,33 +416,37 @@ class Lines:
 
         A line that is too long comes as several, all of its number.
         """
-        # `unfinished`: what follows the last line end so far; `cut`: its line's beginning has gone
-        # out already, because it is too long.
-        number, offset, unfinished, cut = 0, self._start, b'', False
+        number, offset = 0, self._start
+        unfinished = b''  # what follows the last line end so far
+        cut = False  # its line's beginning has gone out already, because it is too long
         for chunk in self._chunks:
             self.text.report.bytes += len(chunk)
             *lines, unfinished = (unfinished + chunk).split(b'\n')
             for line in lines:
-                yield from self._decoded(number, offset, line, cut)
-                number, offset, cut = number + 1, offset + len(line) + 1, False
+                yield from self._decode_line(number, offset, line, cut)
+                number += 1
+                offset += len(line) + 1
+                cut = False
             if len(unfinished) > self._limit:  # no line end in sight: all but its last part can go
-                end = _parts(unfinished, self._limit)[-1][1]
+                _, end = _cut_line(unfinished, self._limit)[-1]
                 self.text.report.cut_lines += not cut
-                yield from self._decoded(number, offset, unfinished[:end], cut=True)
-                offset, unfinished, cut = offset + end, unfinished[end:], True
-        yield from self._decoded(number, offset, unfinished, cut)
+                yield from self._decode_line(number, offset, unfinished[:end], cut=True)
+                offset += end
+                unfinished = unfinished[end:]
+                cut = True
+        yield from self._decode_line(number, offset, unfinished, cut)
 
     def location(self, number: int) -> str:
         """Return 'FILE line N', counted from 1 over the whole file."""
         return f'{self.text.path} line {self._before() + number + 1}'
 
-    def _decoded(self, number: int, offset: int, line: bytes, cut: bool) -> Iterator[Line]:
+    def _decode_line(self, number: int, offset: int, line: bytes, cut: bool) -> Iterator[Line]:
         """Yield a line, in parts of at most `limit` bytes.
 
         `cut`: it is itself the later part of a line.
         """
         # A long line is counted once, by its first part.
-        parts = _parts(line, self._limit)
+        parts = _cut_line(line, self._limit)
         self.text.report.cut_lines += len(parts) > 1 and not cut
         for part, start in parts:
             # The byte order mark is at the start of the file alone.
@@ -452,22 +458,25 @@ class Lines:
                 yield number, offset + start, text.removesuffix('\r')
 
 
-def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:
+def _cut_line(line: bytes, limit: int) -> list[tuple[bytes, int]]:
     """Cut a line into parts of at most `limit` bytes, each with the byte where it begins.
 
     They end after white space, or at least between characters.
     """
     # At the last blank or tab within the limit, which stays with the part before it.
-    starts = [0]
-    while len(line) - (start := starts[-1]) > limit:
-        end = 1 + max(
-            line.rfind(b' ', start, start + limit), line.rfind(b'\t', start, start + limit)
-        )
+    parts: list[tuple[bytes, int]] = []
+    start = 0
+    while len(line) - start > limit:
+        blank = line.rfind(b' ', start, start + limit)
+        tab = line.rfind(b'\t', start, start + limit)
+        end = 1 + max(blank, tab)
 
         # None: anywhere, but not inside a character of up to four bytes.
         if end <= start:
             end = start + limit
             while end > start + limit - 3 and line[end] & 0xC0 == 0x80:  # inside a UTF-8 character
                 end -= 1
-        starts.append(end)
-    return [(line[start:end], start) for start, end in itertools.pairwise([*starts, len(line)])]
+        parts.append((line[start:end], start))
+        start = end
+    parts.append((line[start:], start))
+    return parts

@@ -18,19 +18,18 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text import rows
+from bert_jax.input_pipeline.text import encodings, rows
+from bert_jax.input_pipeline.text.encodings import plain_name
 from bert_jax.input_pipeline.text.files import (
     changed,
-    compression_of,
-    crc32c,
-    decompressed,
-    opened,
-    state,
+    compute_crc32c,
+    detect_compression,
+    iterate_unpacked,
+    open_file,
+    read_state,
 )
-from bert_jax.input_pipeline.text.inputs import encodings
-from bert_jax.input_pipeline.text.inputs.formats import of_lines
+from bert_jax.input_pipeline.text.formats import of_lines
 from bert_jax.input_pipeline.text.rows import BadRecord
-from bert_jax.input_pipeline.text.whole_text import plain_name
 
 Records = Iterator[tuple[int, dict[str, Any] | BadRecord]]  # with the number of a record's line
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
@@ -74,10 +73,11 @@ class Reader:
         # All that can be said without opening the file is said now: a job of hours must not begin
         # with a slip of the pen.
         roles = (*self.required, *self.optional)
-        if unknown := [role for role in self.columns or {} if role not in roles]:
-            raise UserError(
-                f'--columns: {unknown[0]!r} is no part of what this model reads: {", ".join(roles)}'
-            )
+        for role in self.columns or {}:
+            if role not in roles:
+                raise UserError(
+                    f'--columns: {role!r} is no part of what this model reads: {", ".join(roles)}'
+                )
 
         # The suffix before that of the compression: .tsv.gz is TSV.
         suffix = os.path.splitext(plain_name(self.path))[1]
@@ -124,8 +124,8 @@ class Reader:
         one.
         """
         # How the file is read belongs to it, for other columns give other records.
-        with reading(f'--input={self.path}'), opened(self.path) as file:
-            content = f'crc32c {crc32c(file):08x}'
+        with reading(f'--input={self.path}'), open_file(self.path) as file:
+            content = f'crc32c {compute_crc32c(file):08x}'
         return [self.size, content, self.form, self.header, dict(self.columns or {})]
 
     def part(self, shard: tuple[int, int], skip: int) -> Records:
@@ -144,12 +144,12 @@ class Reader:
             if not self.skips:
                 mend = 'let --on_bad_record=skip, where the command has it, leave them out'
                 encodings.refuse_other(self.path, mend)
-            file, before = opened(self.path), state(self.path)
+            file, before = open_file(self.path), read_state(self.path)
         with file, reading(self.path):
             # Cut by hand, because Python's own line reading also splits at \r, and cannot pass over
             # one bad line.
             number, unfinished = 0, b''
-            for chunk in decompressed(file, compression_of(file), self.path):
+            for chunk in iterate_unpacked(file, detect_compression(file), self.path):
                 if chunk and not self.position and self.form == 'text':
                     self._refuse_other(chunk)
                 self.position = file.tell()
@@ -161,25 +161,30 @@ class Reader:
             # The last line may lack its end.
             if unfinished:
                 yield number + 1, self._decoded(unfinished, number + 1, errors)
-            if state(self.path) != before:
+            if read_state(self.path) != before:
                 raise changed(self.path)
 
     def _decoded(self, line: bytes, number: int, errors: str) -> str | BadRecord:
         # The byte order mark of a file made on Windows, which also ends its lines with \r\n.
-        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         try:
             return line.removesuffix(b'\r').decode(errors=errors)
         except UnicodeDecodeError as error:
-            advice = '' if self.skips else f': {encodings.advice(self.path)}'
-            return BadRecord(f'byte {error.start} of the line is not UTF-8{advice}')
+            reason = f'byte {error.start} of the line is not UTF-8'
+            if not self.skips:
+                reason += f': {encodings.word_advice(self.path)}'
+            return BadRecord(reason)
 
     def _refuse_other(self, head: bytes) -> None:
         """Raise UserError for a file of text whose lines are no texts, by its first bytes."""
         kind = of_lines(self.path, head, self.path)
         if kind != 'text' and not self._form_given:
-            form = {'docs': 'WikiExtractor output, and no text a line: write it as jsonl'}
+            what = f'{kind}: end its name in .{kind.lower()}'
+            if kind == 'docs':
+                what = 'WikiExtractor output, and no text a line: write it as jsonl'
             raise UserError(
-                f'{self.path}: is {form.get(kind) or f"{kind}: end its name in .{kind.lower()}"}'
+                f'{self.path}: is {what}'
                 f' (and say --columns={self.required[0]}=NAME), or say --format=text to take whole'
                 ' lines where the command has it'
             )

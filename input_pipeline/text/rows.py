@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.whole_text import parse_json, well_formed
+from bert_jax.input_pipeline.text.encodings import parse_json, well_formed
 
 Column = str | int  # its name, or its number from 0
 Columns = Mapping[str, Column | list[Column]]  # role -> its column, or its columns
@@ -53,9 +53,9 @@ def of_records(
             if isinstance(entry, BadRecord):
                 yield location, entry
             elif not isinstance(entry, str):
-                yield location, _cells(entry, columns, optional, mend)
+                yield location, _read_cells(entry, columns, optional, mend)
             elif entry.strip():
-                yield location, _cells(parse_json(entry), columns, optional, mend)
+                yield location, _read_cells(parse_json(entry), columns, optional, mend)
         except ValueError as error:
             # the parser counts the lines of what it is given, which is one line of the file
             yield location, BadRecord(str(error).replace('line 1 column', 'column'))
@@ -93,7 +93,7 @@ def of_lines(
             yield number, cells
             continue
         if indices is None:
-            indices, width = _indices(cells, columns, optional, header, path, mend), len(cells)
+            indices, width = _find_columns(cells, columns, optional, header, path, mend), len(cells)
             if header:
                 continue
         if len(cells) != width:
@@ -110,16 +110,16 @@ def of_lines(
 def cells_of_lines(lines: Lines, form: str, path: str) -> Cells:
     """Yield (number of its first line, cells) of each row of TSV or CSV, the header's too."""
     if form == 'csv':
-        yield from _csv(lines, path)
+        yield from _read_csv(lines, path)
         return
     for number, line in lines:
         if isinstance(line, BadRecord):
             yield number, line
-        elif line := line.removesuffix('\r'):
-            yield number, line.split('\t')
+        elif line.removesuffix('\r'):
+            yield number, line.removesuffix('\r').split('\t')
 
 
-def _csv(lines: Lines, path: str) -> Cells:
+def _read_csv(lines: Lines, path: str) -> Cells:
     """Yield (number of its first line, cells) of each row that is not empty, by RFC 4180.
 
     Cells are parted by semicolons where the first line has those and no comma, as spreadsheets
@@ -136,8 +136,10 @@ def _csv(lines: Lines, path: str) -> Cells:
         for cells in rows:
             if cells:
                 # half characters are what is left of bytes that are no UTF-8
-                broken = not all(map(well_formed, cells))
-                yield begin, BadRecord('bytes that are not UTF-8 in it') if broken else cells
+                if all(map(well_formed, cells)):
+                    yield begin, cells
+                else:
+                    yield begin, BadRecord('bytes that are not UTF-8 in it')
             begin = rows.line_num + 1
     except csv.Error as error:
         # A quote that is not closed swallows the lines that follow: the row's first line has it.
@@ -146,7 +148,7 @@ def _csv(lines: Lines, path: str) -> Cells:
         ) from None
 
 
-def _indices(
+def _find_columns(
     first: list[str],
     columns: Columns,
     optional: Collection[str],
@@ -181,7 +183,9 @@ def _indices(
     return indices
 
 
-def _cells(record: Any, columns: Columns, optional: Collection[str], mend: str) -> dict[str, Cell]:
+def _read_cells(
+    record: Any, columns: Columns, optional: Collection[str], mend: str
+) -> dict[str, Cell]:
     """Return {role: its cell} of a record of JSON or tensorflow-datasets.
 
     Args:
@@ -199,11 +203,13 @@ def _cells(record: Any, columns: Columns, optional: Collection[str], mend: str) 
     row: dict[str, Cell] = {}
     for role, wanted in columns.items():
         several = wanted if isinstance(wanted, list) else [wanted]
-        values = [_entry(record, column) for column in several]
+        values = [_get_entry(record, column) for column in several]
         if None not in values:
             value = values if isinstance(wanted, list) else values[0]
             is_list = isinstance(value, list)
-            row[role] = [_text(v, role) for v in value] if is_list else _text(value, role)
+            row[role] = (
+                [_check_text(v, role) for v in value] if is_list else _check_text(value, role)
+            )
         elif role not in optional:
             # Two mistakes that look alike: the entry is there and null, or it is not there.
             column = several[values.index(None)]
@@ -214,7 +220,7 @@ def _cells(record: Any, columns: Columns, optional: Collection[str], mend: str) 
     return row
 
 
-def _entry(record: Mapping, column: Column) -> Any:
+def _get_entry(record: Mapping, column: Column) -> Any:
     """Return the entry of that name, or of `a.b` the entry b of a; None where there is none."""
     # A name with a dot in it is meant as it stands, if there is one.
     if column in record:
@@ -225,7 +231,7 @@ def _entry(record: Mapping, column: Column) -> Any:
     return value
 
 
-def _text(value: Any, role: str) -> str:
+def _check_text(value: Any, role: str) -> str:
     if isinstance(value, list | dict) or value is None:
         shown = json.dumps(value)[:100]
         raise ValueError(f'{role!r} is not a text or a number, nor a list of these: {shown}')

@@ -20,10 +20,9 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.randomness import digest64
-from bert_jax.input_pipeline.text import rows
+from bert_jax.input_pipeline.text import hub, parquet, rows
+from bert_jax.input_pipeline.text.encodings import parse_json, plain_name, read_utf8
 from bert_jax.input_pipeline.text.rows import BadRecord, Cell, Column
-from bert_jax.input_pipeline.text.sources import hub, parquet
-from bert_jax.input_pipeline.text.whole_text import parse_json, plain_name, read_utf8
 
 FORMATS = ('tsv', 'csv', 'jsonl', 'parquet')
 SUFFIXES = {
@@ -99,9 +98,11 @@ class Table:
     def _read(self) -> dict[str, Column | list[Column]]:
         """Return role -> column of all that is read of a row, and so also what `only` needs."""
         # Without a header it is a number, which is a text too where it names an entry of JSON.
-        by_number = lambda name: not self.header and re.fullmatch(r'-?\d+', name)
-        only = {_only(name): int(name) if by_number(name) else name for name in self.only}
-        return {**self.columns, **only}
+        columns = dict(self.columns)
+        for name in self.only:
+            is_number = not self.header and re.fullmatch(r'-?\d+', name)
+            columns[_only(name)] = int(name) if is_number else name
+        return columns
 
     def rows(
         self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
@@ -115,20 +116,20 @@ class Table:
         Raises:
           UserError: a missing file or column, bytes that are not UTF-8, or malformed rows.
         """
-        wanted, skipped = {_only(column): value for column, value in self.only.items()}, 0
+        skipped = 0
         for location, row in self._rows(optional):
             if isinstance(row, BadRecord):
                 if not self.skip_bad_rows or self._form in _OF_RECORDS:
                     raise UserError(f'{location}: {row.reason}')
                 skipped += 1
                 continue
-            if any(str(row.pop(role)) != value for role, value in wanted.items()):
+            values = {column: str(row.pop(_only(column))) for column in self.only}
+            if values != self.only:
                 continue
             # A list under a role that takes one text would be trained on as its Python spelling.
-            if wrong := [
-                role for role, cell in row.items() if isinstance(cell, list) and role not in lists
-            ]:
-                raise UserError(f'{location}: {wrong[0]!r} is a list where a text is wanted')
+            for role, cell in row.items():
+                if isinstance(cell, list) and role not in lists:
+                    raise UserError(f'{location}: {role!r} is a list where a text is wanted')
             if self.part is None or self.part.has(row):
                 yield location, row
 
@@ -191,11 +192,10 @@ class Table:
         """Yield ('file:line', JSON) of each line, or the entries of a JSON list or a data set."""
         # Entries have no lines of their own, so they are named by number.
         if self.tfds:
-            from bert_jax.input_pipeline.text.sources.tfds_files import records
+            from bert_jax.input_pipeline.text.tfds_files import records
 
-            for number, record in enumerate(
-                records(self.tfds, self.split, self.path, self.class_names)
-            ):
+            all_records = records(self.tfds, self.split, self.path, self.class_names)
+            for number, record in enumerate(all_records):
                 yield f'tfds:{self.tfds}:{number}', record
             return
         if hub.is_meant(self.path) or self._form == 'parquet':
@@ -217,8 +217,9 @@ class Table:
             raise UserError(f'{self.path}: {error}') from error
         for number, entry in enumerate(entries):
             # a text in the list is no JSON of a record
-            bad = isinstance(entry, str)
-            yield f'{self.path}: entry {number}', BadRecord('not a JSON object') if bad else entry
+            if isinstance(entry, str):
+                entry = BadRecord('not a JSON object')
+            yield f'{self.path}: entry {number}', entry
 
 
 def _only(column: str) -> str:

@@ -111,7 +111,7 @@ def _key(jamo: str) -> str:
         return ''
 
 
-def characters(word: str) -> list[str]:
+def split_characters(word: str) -> list[str]:
     """Return a word's characters, each a base with the combining marks that follow it."""
     split: list[str] = []
     for point in word:
@@ -122,22 +122,27 @@ def characters(word: str) -> list[str]:
     return split
 
 
-def _replaced(of: Callable[[str], Iterable[str]], word: list[str]) -> list[str]:
-    """Return the words in which one character is another that `of` has for it."""
-    return [
-        ''.join((*word[:i], other, *word[i + 1 :]))
-        for i, character in enumerate(word)
-        for other in of(character)
-    ]
+def _replace_each(word: list[str], others: Iterable[Iterable[str]]) -> list[str]:
+    """Return the words in which one character is another one, of those that it has in `others`."""
+    replaced = []
+    for i, choices in enumerate(others):
+        for other in choices:
+            replaced.append(''.join((*word[:i], other, *word[i + 1 :])))
+    return replaced
 
 
-def _and_another(character: str) -> list[str]:
-    """Return what comes of a key that is hit twice, or together with a neighbour."""
-    return [character + other for other in (character, *neighbours(character))]
+def _insert(word: list[str]) -> list[str]:
+    """Hit a key twice, or together with a neighbour."""
+    others = []
+    for character in word:
+        others.append([character + other for other in (character, *neighbours(character))])
+    return _replace_each(word, others)
 
 
-def _deletion(word: list[str]) -> list[str]:
-    return [''.join(word[:i] + word[i + 1 :]) for i in range(len(word)) if len(word) > 1]
+def _delete(word: list[str]) -> list[str]:
+    if len(word) < 2:
+        return []
+    return [''.join(word[:i] + word[i + 1 :]) for i in range(len(word))]
 
 
 def _swap(word: list[str]) -> list[str]:
@@ -147,15 +152,32 @@ def _swap(word: list[str]) -> list[str]:
     ]
 
 
+def _hit_neighbour(word: list[str]) -> list[str]:
+    return _replace_each(word, map(neighbours, word))
+
+
+def _replace_by_alike(word: list[str]) -> list[str]:
+    return _replace_each(word, [_ALIKE.get(character, '') for character in word])
+
+
+def _replace_by_leet(word: list[str]) -> list[str]:
+    return _replace_each(word, [_LEET.get(character.lower(), '') for character in word])
+
+
 # Each gives all the words that one typo of its kind makes of a word, in the order of its places.
 KINDS: dict[str, Callable[[list[str]], list[str]]] = {
-    'insertion': functools.partial(_replaced, _and_another),
-    'deletion': _deletion,
+    'insertion': _insert,
+    'deletion': _delete,
     'swap': _swap,
-    'keyboard': functools.partial(_replaced, neighbours),
-    'homoglyph': functools.partial(_replaced, lambda character: _ALIKE.get(character, '')),
-    'leet': functools.partial(_replaced, lambda character: _LEET.get(character.lower(), '')),
+    'keyboard': _hit_neighbour,
+    'homoglyph': _replace_by_alike,
+    'leet': _replace_by_leet,
 }
+
+
+def _draw(drawn: int, number: int, bound: int) -> int:
+    """Return a random number in [0, bound), the one of this number."""
+    return (int(mix(drawn, number)) * bound) >> 64
 
 
 def is_word(word: str) -> bool:
@@ -168,12 +190,13 @@ def one_typo(word: str, kinds: Iterable[str], *name: int | str) -> str:
 
     Where none can, the word as it is. Quicker than a `Typos` of every word, whose draws are others.
     """
-    drawn, parts, left = digest64('one typo', *name), characters(word), list(kinds)
+    drawn, parts, left = digest64('one typo', *name), split_characters(word), list(kinds)
     for number in range(len(left)):
         # Kinds in random order, each asked only when its turn comes.
-        kind = left.pop((int(mix(drawn, 2 * number)) * len(left)) >> 64)
-        if made := [other for other in KINDS[kind](parts) if other != word]:
-            return made[(int(mix(drawn, 2 * number + 1)) * len(made)) >> 64]
+        kind = left.pop(_draw(drawn, 2 * number, len(left)))
+        made = [other for other in KINDS[kind](parts) if other != word]
+        if made:
+            return made[_draw(drawn, 2 * number + 1, len(made))]
     return word
 
 
@@ -194,8 +217,9 @@ class Typos:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise UserError(f'a share of {self.share:g} of the words: it must be from 0 to 1')
-        if unknown := [kind for kind in self.kinds if kind not in KINDS]:
-            raise UserError(f'no kind of typo is called {unknown[0]}: there are {", ".join(KINDS)}')
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise UserError(f'no kind of typo is called {kind}: there are {", ".join(KINDS)}')
 
     def word(self, word: str, *name: int | str) -> str:
         """Return the word of that name, as (example, text, number): with a typo, or as it is."""
@@ -203,18 +227,20 @@ class Typos:
             return word
         # Draws are numbered, so that which typo it is does not depend on the share.
         drawn = digest64('typos', self.seed, *name)
-        draw = lambda number, bound: (int(mix(drawn, number)) * bound) >> 64
-        if draw(0, 1 << 53) * 2.0**-53 >= self.share:
+        if _draw(drawn, 0, 1 << 53) * 2.0**-53 >= self.share:
             return word
 
         # First the kind, of those that change this word; then one of what it makes of the word.
-        parts = characters(word)
-        made = [[other for other in KINDS[kind](parts) if other != word] for kind in self.kinds]
-        able = [choices for choices in made if choices]
+        parts = split_characters(word)
+        able: list[list[str]] = []
+        for kind in self.kinds:
+            made = [other for other in KINDS[kind](parts) if other != word]
+            if made:
+                able.append(made)
         if not able:
             return word
-        choices = able[draw(1, len(able))]
-        return choices[draw(2, len(choices))]
+        choices = able[_draw(drawn, 1, len(able))]
+        return choices[_draw(drawn, 2, len(choices))]
 
     def text(self, text: str, *name: int | str) -> str:
         """Return the text of that name, word by word; white space stays."""

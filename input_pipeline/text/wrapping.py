@@ -87,8 +87,8 @@ class Widths:
 
         # Without spaces a line breaks anywhere but before a full stop and the like: two characters.
         word = following[:2] if unspaced else ' ' + following.split(None, 1)[0]
-        columns = _columns(line)
-        sizes = (len(line), len(line) + len(word)), (columns, columns + _columns(word))
+        columns = _count_columns(line)
+        sizes = (len(line), len(line) + len(word)), (columns, columns + _count_columns(word))
         self._measured.append((bool(_ENDS.search(line)), *sizes))
 
     def merge(self, other: Widths) -> None:
@@ -137,11 +137,13 @@ class Widths:
         return best
 
 
-def _columns(text: str) -> int:
-    return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))
+def _count_columns(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return len(text) + len(_WIDE.findall(text))
 
 
-def joined(lines: Iterable[Line], drop_hyphens: bool, longest: int) -> Iterator[Line]:
+def join_broken_lines(lines: Iterable[Line], drop_hyphens: bool, longest: int) -> Iterator[Line]:
     """Yield paragraphs for their lines, each where its first line was; blank lines as they are.
 
     A paragraph ends at a blank line, and before a line that is indented more than the one before
@@ -172,14 +174,14 @@ def joined(lines: Iterable[Line], drop_hyphens: bool, longest: int) -> Iterator[
         elif paragraph is None:
             paragraph, parts = (number, offset), [text]
         else:
-            parts[-1], between = _seam(parts[-1], text, drop_hyphens)
+            parts[-1], between = _join(parts[-1], text, drop_hyphens)
             parts += [between, text]
         size += len(text)
     if paragraph:
         yield *paragraph, ''.join(parts)
 
 
-def _seam(line: str, following: str, drop_hyphens: bool) -> tuple[str, str]:
+def _join(line: str, following: str, drop_hyphens: bool) -> tuple[str, str]:
     """Return the end of a line as it stays, and what comes between it and the next one."""
     if line.endswith(_SOFT_HYPHEN):
         return line[:-1], ''
@@ -188,7 +190,10 @@ def _seam(line: str, following: str, drop_hyphens: bool) -> tuple[str, str]:
     if line[-1] in _HYPHENS and line[-2:-1].isalpha() and following[0].isalpha():
         if following.split(None, 1)[0] in _AFTER_SUSPENDED:
             return line, ' '
-        return (line[:-1] if drop_hyphens and following[0].islower() else line), ''
+        if drop_hyphens and following[0].islower():
+            return line[:-1], ''
+        return line, ''
 
-    unspaced = _IS_UNSPACED.match(line[-1]) and _IS_UNSPACED.match(following)
-    return line, '' if unspaced else ' '
+    if _IS_UNSPACED.match(line[-1]) and _IS_UNSPACED.match(following):
+        return line, ''
+    return line, ' '

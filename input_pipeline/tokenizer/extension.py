@@ -10,16 +10,17 @@ is bert_jax/runs/sources/fitting.py's.
 from __future__ import annotations
 
 import json
+import operator
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.directories import fast_files
+from bert_jax.input_pipeline.tokenizer.directory import FLAGS
+from bert_jax.input_pipeline.tokenizer.foreign_directories import get_pieces
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
-from bert_jax.input_pipeline.tokenizer.settings import FLAGS
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 _UNUSED = re.compile(r'\[unused\d+\]')
 
@@ -40,7 +41,9 @@ class Extended(NamedTuple):
     known: int
 
     def __str__(self) -> str:
-        before = f', {self.known} were there already' if self.known else ''
+        before = ''
+        if self.known:
+            before = f', {self.known} were there already'
         return (
             f'{self.in_slots + self.appended} new words: {self.in_slots} in [unused] slots,'
             f' {self.appended} appended{before}; {self.tokenizer.vocab_size} entries'
@@ -49,11 +52,13 @@ class Extended(NamedTuple):
 
 def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     """Give each word that is no entry yet one of its own; words are as `normalize` gives them."""
-    if why := tokenizer.refusal:
-        raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
+    if tokenizer.refusal:
+        raise UserError(f'only a WordPiece vocabulary can take new words: {tokenizer.refusal}')
 
     entries, *counts = _with_words(tokenizer, words)
-    extended = Tokenizer.of_kind(tokenizer.kind, '\n'.join(entries).encode(), *_rules(tokenizer))
+    extended = Tokenizer.of_kind(
+        tokenizer.kind, '\n'.join(entries).encode(), *_get_rules(tokenizer)
+    )
     return Extended(extended, *counts)
 
 
@@ -64,8 +69,9 @@ def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], 
     new = [word for word in given if word not in old]
     # Slots first: the model's table of embeddings need not grow for these. Then the end. Old
     # entries keep their ids either way, or every trained row would mean another word.
-    slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
-    slots = [] if tokenizer.refusal else slots
+    slots: list[int] = []
+    if not tokenizer.refusal:
+        slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
     for slot, word in zip(slots, new, strict=False):
         entries[slot] = word
     in_slots = min(len(slots), len(new))
@@ -81,11 +87,12 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
             'only vocabularies of WordPiece, byte-level BPE and tokenizer.json can take markers'
         )
     given = list(dict.fromkeys(markers))
-    if wrong := [m for m in given if not m or m.split() != [m] or m in special]:
-        raise UserError(
-            f'--markers: {wrong[0]!r} cannot be one: a marker has no white space in it, and is no'
-            ' special token'
-        )
+    for marker in given:
+        if not marker or marker.split() != [marker] or marker in special:
+            raise UserError(
+                f'--markers: {marker!r} cannot be one: a marker has no white space in it, and is no'
+                ' special token'
+            )
 
     # What is an entry already keeps its id, and is only looked for from now on.
     entries, *counts = _with_words(tokenizer, given)
@@ -95,25 +102,28 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     content = tokenizer.vocabulary
     if kind != tokenizer.kind:
         inside = '\n'.join(entries[: tokenizer.vocab_size]).encode()
-        base = Tokenizer.of_kind(tokenizer.kind, inside, *_rules(tokenizer))
+        base = Tokenizer.of_kind(tokenizer.kind, inside, *_get_rules(tokenizer))
         content = base.tokenizer_json().encode()
     parts = json.loads(content)
     there = {token['content'] for token in parts['added_tokens']}
-    if cut := [m for m in given if m not in there and _is_word(tokenizer, m)]:
-        raise UserError(
-            f'--markers: {cut[0]!r} is a word that the vocabulary has, and would be cut out of'
-            f' longer words from now on: take a marker that no text holds, as [{cut[0]}]'
-        )
     plain = dict.fromkeys(FLAGS, False)
-    parts['added_tokens'] += [
-        {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
-    ]
+    for marker in given:
+        if marker in there:
+            continue
+        if _is_word(tokenizer, marker):
+            raise UserError(
+                f'--markers: {marker!r} is a word that the vocabulary has, and would be cut out of'
+                f' longer words from now on: take a marker that no text holds, as [{marker}]'
+            )
+        parts['added_tokens'].append({'id': ids[marker], 'content': marker, **plain})
     # Special tokens first, then by id: as in a directory that is read. But by id alone those that
     # come behind the entries, for their ids are their order.
-    first = fast_files.pieces_of(parts).intersection(special)
-    parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in first else t['id'])
+    first = get_pieces(parts).intersection(special)
+    is_first = [token for token in parts['added_tokens'] if token['content'] in first]
+    others = [token for token in parts['added_tokens'] if token['content'] not in first]
+    parts['added_tokens'] = is_first + sorted(others, key=operator.itemgetter('id'))
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
-    return Extended(Tokenizer.of_kind(kind, content, *_rules(tokenizer)), *counts)
+    return Extended(Tokenizer.of_kind(kind, content, *_get_rules(tokenizer)), *counts)
 
 
 def _is_word(tokenizer: Tokenizer, marker: str) -> bool:
@@ -125,7 +135,7 @@ def _is_word(tokenizer: Tokenizer, marker: str) -> bool:
     return any(len(ids) == 1 and ids[0] != tokenizer.unk_id for ids in spelled)
 
 
-def _rules(tokenizer: Tokenizer) -> tuple[Normalizer, list[str]]:
+def _get_rules(tokenizer: Tokenizer) -> tuple[Normalizer, list[str]]:
     return tokenizer.normalizer, tokenizer.special_tokens
 
 
@@ -184,31 +194,35 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
         raise UserError(
             'they are two tokenizers, and only a WordPiece vocabulary can take new words'
         )
-    if _rules(new) != _rules(old):
+    if _get_rules(new) != _get_rules(old):
         raise UserError(
-            f'their casing or special tokens differ: {_casing(old)} there, {_casing(new)} here'
+            f'their casing or special tokens differ: {_word_casing(old)} there,'
+            f' {_word_casing(new)} here'
         )
 
     # Entry by entry: only [unused] slots may have changed, and only at the end may there be more.
-    before, after = (t.entries for t in (old, new))
+    before, after = old.entries, new.entries
     if len(after) < len(before):
         raise UserError(f'{len(before)} entries there, but only {len(after)} here')
     changed = [i for i, entry in enumerate(before) if entry != after[i]]
-    if other := [i for i in changed if not _UNUSED.fullmatch(before[i])]:
+    other = [i for i in changed if not _UNUSED.fullmatch(before[i])]
+    if other:
         raise UserError(
             f'entry {other[0]} is {before[other[0]]!r} there and {after[other[0]]!r} here'
             f' ({len(other)} differ in all)'
         )
-    return {i: _spelled(old, after[i]) for i in (*changed, *range(len(before), len(after)))}
+    return {i: _spell(old, after[i]) for i in (*changed, *range(len(before), len(after)))}
 
 
-def _spelled(old: Tokenizer, entry: str) -> list[int]:
+def _spell(old: Tokenizer, entry: str) -> list[int]:
     """Return the ids that spell an entry, or a marker, that a vocabulary lacks; [] for none."""
     ids = old.spell(entry)
     if ids or entry.startswith('##'):
         return ids
     ids = old.encode(entry)
-    return [] if old.unk_id in ids else ids
+    if old.unk_id in ids:
+        return []
+    return ids
 
 
 def _is_marked(old: Tokenizer, new: Tokenizer) -> bool:
@@ -221,7 +235,7 @@ def _is_marked(old: Tokenizer, new: Tokenizer) -> bool:
     return rules[0] == rules[1]
 
 
-def _casing(tokenizer: Tokenizer) -> str:
+def _word_casing(tokenizer: Tokenizer) -> str:
     lower, accents = (
         '' if on else 'not ' for on in (tokenizer.lower_case, tokenizer.strip_accents)
     )

@@ -102,7 +102,7 @@ class Normalizer:
         """Return the word composed, lower-cased and freed of accents, as the settings say."""
         # Composed first; then lower-cased and stripped, in Google's order, for lower-casing may
         # itself add marks (the Turkish dotted I).
-        word = whole(word)
+        word = replace_halves(word)
         if self.nfc:
             word = unicodedata.normalize('NFC', word)
         if self.lower_case:
@@ -125,19 +125,19 @@ class Normalizer:
         return self.case(word.translate(self._clean)).translate(self._signs).split()
 
 
-def whole(text: str) -> str:
+def replace_halves(text: str) -> str:
     """Return the text with U+FFFD for halves of characters, which the libraries cannot take."""
     return text if text.isascii() else _HALVES_RE.sub('\ufffd', text)
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the whitespace words of a text, as Google's cleaning and str.split see them."""
     if not text.isprintable():  # a quick test that most text passes
         text = _NOT_SPACE_RE.sub('', text)
     return text.split()
 
 
-def passages(
+def split_passages(
     sentences: Sequence[str], spaces: Sequence[str], parted: bool = True
 ) -> Iterator[list[str]]:
     """Yield a text in stretches of sentences, each with the white space before it.
@@ -160,7 +160,7 @@ def passages(
         yield stretch
 
 
-def segments(word: str) -> list[tuple[int, int]]:
+def split_segments(word: str) -> list[tuple[int, int]]:
     """Return ranges of characters that composing and decomposing cannot cross.
 
     Each is a character with the marks that follow it.

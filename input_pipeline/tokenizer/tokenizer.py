@@ -28,16 +28,21 @@ from etils import epath
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_folder
 from bert_jax.configs.files.regular import check_regular_files
-from bert_jax.input_pipeline.tokenizer import settings
-from bert_jax.input_pipeline.tokenizer.directories import (
-    albert_files,
-    byte_bpe_files,
-    fast_files,
+from bert_jax.input_pipeline.tokenizer import foreign_directories
+from bert_jax.input_pipeline.tokenizer.directory import (
+    SPECIAL_TOKENS,
+    Kind,
+    Stated,
+    read_bert,
+    require_special,
 )
-from bert_jax.input_pipeline.tokenizer.layout import Layout
-from bert_jax.input_pipeline.tokenizer.models.tokenizer_json import WORD_MARK
-from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, Normalizer, passages, words
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
+from bert_jax.input_pipeline.tokenizer.normalizer import (
+    NOT_SPACE,
+    Normalizer,
+    split_passages,
+    split_words,
+)
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, Layout
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
 # Of a document, encoded at once: an array each takes more memory than their tokens
@@ -46,12 +51,12 @@ _MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly e
 _WORD_RE = re.compile(rf'(?:\S|[{NOT_SPACE}])+')
 # Module and class of each kind: a kind's libraries are imported where it is used.
 _CLASSES: dict[Kind, tuple[str, str]] = {
-    'wordpiece': ('models.wordpiece', 'WordPiece'),
-    'sentencepiece': ('models.spm', 'SentencePiece'),
-    'compiled': ('models.compiled', 'Compiled'),
-    'byte_bpe': ('models.byte_bpe', 'ByteBpe'),
+    'wordpiece': ('wordpiece', 'WordPiece'),
+    'sentencepiece': ('sentencepiece_model', 'SentencePiece'),
+    'compiled': ('fast', 'Compiled'),
+    'byte_bpe': ('byte_bpe', 'ByteBpe'),
     'words': ('words', 'Words'),
-    'fast': ('models.fast', 'Fast'),
+    'fast': ('fast', 'Fast'),
 }
 
 
@@ -111,6 +116,17 @@ def cut_at(pieces: Sequence[str], ids: np.ndarray, starts: np.ndarray) -> list[n
     return np.split(ids, np.searchsorted(np.maximum.accumulate(starts), borders))
 
 
+def _read_directory(path: epath.Path) -> Stated:
+    """Read a tokenizer directory as what its files show it to be."""
+    if foreign_directories.is_fast(path):
+        return foreign_directories.read_fast(path)
+    if foreign_directories.is_roberta(path):
+        return foreign_directories.read_roberta(path)
+    if foreign_directories.is_albert(path):
+        return foreign_directories.read_albert(path)
+    return read_bert(path)
+
+
 class Tokenizer(abc.ABC):
     """A vocabulary of one kind, with its casing.
 
@@ -161,7 +177,7 @@ class Tokenizer(abc.ABC):
 
         # A vocabulary without a special token is no BERT's.
         entries = self.entries[: self.vocab_size]
-        settings.require_special(special_tokens, entries, name)
+        require_special(special_tokens, entries, name)
         index = {token: i for i, token in enumerate(entries)}
         self.special_ids = tuple(index[token] for token in special_tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
@@ -187,7 +203,7 @@ class Tokenizer(abc.ABC):
         Args:
           kind: what sort of vocabulary it is.
           vocabulary: the content of vocab.txt, spm.model or words.txt, of tokenizer.json for
-            `compiled` and `fast`, or for `byte_bpe` what byte_bpe_files.content makes.
+            `compiled` and `fast`, or for `byte_bpe` what byte_bpe_content makes.
           normalizer: the casing.
           special_tokens: in the order of SPECIAL_TOKENS.
           name: what errors call the file.
@@ -219,10 +235,8 @@ class Tokenizer(abc.ABC):
                 )
             check_regular_files(path)
             # Whatever is missing or of another type in the files, they are not such a directory's.
-            kinds = (fast_files, byte_bpe_files, albert_files)
             try:
-                read = next((kind.read for kind in kinds if kind.is_directory(path)), settings.read)
-                stated = read(path)
+                stated = _read_directory(path)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise UserError(
                     f'{path}: its files are not those of a tokenizer ({error!r}): copy them again'
@@ -276,7 +290,7 @@ class Tokenizer(abc.ABC):
 
     def split(self, text: str) -> list[str]:
         """Return what a text is cut into before each part is encoded by itself."""
-        return words(text)
+        return split_words(text)
 
     def __repr__(self) -> str:
         """Return the kind, and how many entries there are."""
@@ -314,12 +328,21 @@ class Tokenizer(abc.ABC):
         self, sentences: Sequence[str], spaces: Sequence[str], parted: bool = True
     ) -> Iterator[list[np.ndarray]]:
         """Yield the ids of sentences in batches, encoded as `passages` cuts their text."""
-        stretches, count = passages(sentences, spaces, parted), _SENTENCES if parted else 1
-        while batch := list(itertools.islice(stretches, count)):
-            alone = iter(self._encode([pieces[0] for pieces in batch if len(pieces) == 1]))
+        stretches = split_passages(sentences, spaces, parted)
+        count = _SENTENCES if parted else 1
+        while True:
+            batch = list(itertools.islice(stretches, count))
+            if not batch:
+                return
+            # Sentences that are a stretch by themselves are encoded together.
+            alone = [pieces[0] for pieces in batch if len(pieces) == 1]
+            ids_of = dict(zip(alone, self._encode(alone), strict=True))
             ids: list[np.ndarray] = []
             for pieces in batch:
-                ids += [next(alone)] if len(pieces) == 1 else self._encode_passage(pieces)
+                if len(pieces) == 1:
+                    ids.append(ids_of[pieces[0]])
+                else:
+                    ids += self._encode_passage(pieces)
             yield ids
 
     def _encode_passage(self, pieces: Sequence[str]) -> list[np.ndarray]:
@@ -369,11 +392,12 @@ class Tokenizer(abc.ABC):
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return pieces that follow each other as text: a space before each word, no marks."""
-        return ''.join(
-            (' ' if self.starts_word[i] else '')
-            + self.entries[i].removeprefix('##').removeprefix(WORD_MARK)
-            for i in list(ids)
-        )
+        text = ''
+        for i in list(ids):
+            if self.starts_word[i]:
+                text += ' '
+            text += self.entries[i].removeprefix('##').removeprefix(WORD_MARK)
+        return text
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the entries of the vocabulary, with their `##` or SentencePiece word marks."""
@@ -429,4 +453,6 @@ class Tokenizer(abc.ABC):
         files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
         if self.has_json and self.transformers_class != 'BertTokenizer':
             files['tokenizer.json'] = self.tokenizer_json().encode()
-        return files | ({self.file: self.vocabulary} if self.file else {})
+        if self.file:
+            files[self.file] = self.vocabulary
+        return files

@@ -16,11 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer import byte_bpe
 from bert_jax.input_pipeline.tokenizer import words as words_file
-from bert_jax.input_pipeline.tokenizer.directories import byte_bpe_files
-from bert_jax.input_pipeline.tokenizer.models import byte_bpe
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, passages, words
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind
+from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS, Kind
+from bert_jax.input_pipeline.tokenizer.foreign_directories import (
+    ROBERTA_FIRST_TOKENS,
+    ROBERTA_TOKENS,
+    byte_bpe_content,
+)
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_passages, split_words
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
 
@@ -55,12 +59,13 @@ class Trainer(abc.ABC):
         # NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its
         # entries.
         lower_case, strips = bool(options.lower_case), options.strip_accents
-        strips = lower_case if strips is None else strips
+        if strips is None:
+            strips = lower_case
         self.normalizer = Normalizer(lower_case, strips, nfc=not strips)
 
     def split(self, text: str) -> list[str]:
         """Return the words of a line as they stand in it."""
-        return words(text)
+        return split_words(text)
 
     def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
         """Return the texts to split of a document; as for `Tokenizer.encode_document`."""
@@ -195,7 +200,7 @@ class ByteBpeTrainer(Trainer):
     """Makes special tokens, the 256 bytes, merged pieces by falling frequency, and the mask."""
 
     kind: ClassVar[Kind] = 'byte_bpe'
-    special_tokens = byte_bpe_files.SPECIAL_TOKENS
+    special_tokens = ROBERTA_TOKENS
     has_casing = False
 
     def __init__(self, options: VocabularyOptions):
@@ -208,17 +213,17 @@ class ByteBpeTrainer(Trainer):
 
     def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
         """Return the lines of a file, or the text with all that is between its sentences."""
-        return sentences if lined else map(''.join, passages(sentences, spaces))
+        return sentences if lined else map(''.join, split_passages(sentences, spaces))
 
     def normalize(self, word: str) -> list[str]:
         """Return what merges stay within of a stretch."""
         return byte_bpe.words_of(word)
 
     def train(self, counts: dict[str, int]) -> bytes:
-        """Return what byte_bpe_files.content makes of the entries."""
-        entries, merges = self._trained(counts, byte_bpe_files.FIRST_TOKENS, 1)
+        """Return what byte_bpe_content makes of the entries."""
+        entries, merges = self._trained(counts, ROBERTA_FIRST_TOKENS, 1)
         entries = [*entries, self.special_tokens['mask_token']]
-        return byte_bpe_files.content(entries, merges, self._options.add_prefix_space)
+        return byte_bpe_content(entries, merges, self._options.add_prefix_space)
 
     def _trained(
         self, counts: dict[str, int], first: Sequence[str], behind: int
@@ -285,7 +290,7 @@ class SentencePieceTrainer(Trainer):
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of an spm.model."""
-        from bert_jax.input_pipeline.tokenizer.models.spm import with_exact_sums
+        from bert_jax.input_pipeline.tokenizer.sentencepiece_model import with_exact_sums
 
         options, characters = self._options, count_characters(counts)
         kept, coverage = self._most_frequent(characters, dict.fromkeys(characters, 1), self._half)

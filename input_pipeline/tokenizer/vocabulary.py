@@ -1,22 +1,25 @@
-"""Vocabularies from text: words are counted, entries made of them, and the fit is measured.
+"""Vocabularies from text: words are counted, cased, made entries of, and the fit is measured.
 
-Owns counting the words of a corpus; knows nothing of files of text (corpus.py gives the lines), of
-tokenizer files (tokenizer.py writes them), or of how each kind is trained (trainers.py). All kinds
-train on the same table of words and counts, made with the same `Normalizer` that the tokenizer
-then uses, so memory does not grow with the corpus and the result depends on the text alone.
+Owns counting the words of a corpus, which casing a text wants (English is told by its words), and
+which different words a casing makes equal. Knows nothing of files of text (corpus.py gives the
+lines), of tokenizer files (tokenizer.py writes them), or of how each kind is trained (trainers.py).
+All kinds train on the same table of words and counts, made with the same `Normalizer` that the
+tokenizer then uses, so memory does not grow with the corpus and the result depends on the text
+alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer, casing
-from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, words
+from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_words
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.trainers import count_characters, trainer_of
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
@@ -44,12 +47,14 @@ class Report:
     more: int = 0
 
     def __str__(self) -> str:
-        more = f'; {self.listed:.2%} of the pieces are in the list, {self.more} more are known'
-        return (
+        text = (
             f'{self.vocab_size} entries from {self.words} words: {self.characters_covered:.4%} of'
             f' characters covered, {self.unknown:.4%} of pieces unknown, {self.fertility:.3f}'
-            f' pieces a word{more if self.more else ""}'
+            ' pieces a word'
         )
+        if self.more:
+            text += f'; {self.listed:.2%} of the pieces are in the list, {self.more} more are known'
+        return text
 
 
 class WordTable:
@@ -64,7 +69,7 @@ class WordTable:
     def __init__(
         self,
         normalize: Callable[[str], list[str]],
-        cut: Callable[[str], list[str]] = words,
+        cut: Callable[[str], list[str]] = split_words,
         decide: Callable[[WordTable, Counter[str]], None] | None = None,
     ):
         """Count nothing yet.
@@ -78,7 +83,7 @@ class WordTable:
         self.normalize, self._cut, self._decide = normalize, cut, decide
         self.spelt: Callable[[str], list[str]] | None = None
         self.forms: Counter[str] = Counter()
-        self.casing: casing.Casing | None = None
+        self.casing: Casing | None = None
 
         # Words as they stand are counted first and normalised once each, when the table is folded:
         # normalising every word of running text would be most of the work.
@@ -88,7 +93,7 @@ class WordTable:
         self.hangul = 0  # words with Hangul in them
         self.pruned = 0
 
-    def counted(self, lines: Iterable[str]) -> WordTable:
+    def count(self, lines: Iterable[str]) -> WordTable:
         """Return itself, with the words of these lines counted and folded."""
         for line in lines:
             self._raw.update(self._cut(line))
@@ -103,15 +108,16 @@ class WordTable:
 
         They are rounded to the next whole number, a half upwards; what is below is left out.
         """
-        times = lambda count, often: int(count * often + 0.5)
         mixture = cls(tables[0][0].normalize, tables[0][0]._cut)
         mixture.casing = tables[0][0].casing
         for table, often in tables:
-            mixture.words += times(table.words, often)
-            mixture.hangul += times(table.hangul, often)
+            mixture.words += int(table.words * often + 0.5)
+            mixture.hangul += int(table.hangul * often + 0.5)
             mixture.pruned = max(mixture.pruned, table.pruned)
-            for into, given in ((mixture.counts, table.counts), (mixture.forms, table.forms)):
-                into.update({word: times(count, often) for word, count in given.items()})
+            for word, count in table.counts.items():
+                mixture.counts[word] += int(count * often + 0.5)
+            for word, count in table.forms.items():
+                mixture.forms[word] += int(count * often + 0.5)
         mixture.counts = +mixture.counts  # without zeros
         return mixture
 
@@ -125,14 +131,16 @@ class WordTable:
             self.hangul += count * bool(_HANGUL.search(word))
             for token in self.normalize(word):
                 self.counts[token] += count
-            for form in self.spelt(word) if self.spelt else ():
-                self.forms[form] += count
+            if self.spelt:
+                for form in self.spelt(word):
+                    self.forms[form] += count
         self._raw.clear()
         # rare words hardly move the pieces; frequent ones are never lost
         while len(self.counts) > _TABLE_WORDS:
             self.pruned += 1
-            kept = {word: count for word, count in self.counts.items() if count > self.pruned}
-            self.counts = Counter(kept)
+            for word, count in list(self.counts.items()):
+                if count <= self.pruned:
+                    del self.counts[word]
         if len(self.forms) > _FORMS:
             self.forms = Counter(dict(self.forms.most_common(_FORMS // 2)))
 
@@ -146,23 +154,23 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     Raises:
       UserError: the text has no words, or vocab_size cannot even hold its characters.
     """
-    return train_on(counted(texts, options), options)
+    return train_on(count_words(texts, options), options)
 
 
-def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
+def count_words(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
     """Count the words of lines of text, by the normaliser that the tokenizer will have."""
 
     def decide(table: WordTable, first: Counter[str]) -> None:
         trainer = trainer_of(options)
         if options.lower_case is None and trainer.has_casing:
-            table.casing = casing.detected(first)
+            table.casing = detect_casing(first)
             trainer = trainer_of(table.casing.applied(options))
         table.normalize = trainer.normalize
         if trainer.normalizer.lower_case or trainer.normalizer.strip_accents:
             table.spelt = Normalizer(lower_case=False, strip_accents=False, nfc=True).split
 
     trainer = trainer_of(options)
-    return WordTable(trainer.normalize, trainer.split, decide).counted(texts)
+    return WordTable(trainer.normalize, trainer.split, decide).count(texts)
 
 
 def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, Report]:
@@ -173,8 +181,9 @@ def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, R
     trainer = trainer_of(options)
 
     # What the user should hear of before a model is trained on it.
-    notes, warnings = casing.losses(table.forms, trainer.normalizer)
-    notes = [*([str(table.casing)] if table.casing else []), *notes]
+    notes, warnings = find_losses(table.forms, trainer.normalizer)
+    if table.casing:
+        notes = [str(table.casing), *notes]
     strips = trainer.decomposes and trainer.normalizer.strip_accents
     if strips and table.hangul > _HANGUL_SHARE * table.words:
         warnings.append(
@@ -226,3 +235,111 @@ def measure(
         listed=(listed - unknown) / pieces,
         more=tokenizer.known - tokenizer.vocab_size,
     )
+
+
+# A tenth of English text, and next to nothing of any other language.
+_ENGLISH_WORDS = ('the', 'of', 'and')
+_ENGLISH_SHARE = 0.03
+# Of the letters: English has them in names alone, and text with more is not English only.
+_FOREIGN_SHARE = 0.01
+_DOTLESS_SHARE = 0.01  # of the letters; Turkish and Azeri have five times as many
+_LOSS = 0.01  # of the running words, from which lost accents are worth a warning
+_EXAMPLES = 3
+
+
+class Casing(NamedTuple):
+    """Whether a vocabulary is lower-cased, and why, in words."""
+
+    lower_case: bool
+    why: str
+
+    def applied(self, options: VocabularyOptions) -> VocabularyOptions:
+        """Return the options with this casing."""
+        return dataclasses.replace(options, lower_case=self.lower_case)
+
+    def __str__(self) -> str:
+        if self.lower_case:
+            return f'{self.why}: lower case without accents, as BERT; --nolower_case keeps both'
+        return f'{self.why}: capitals and accents stay; --lower_case takes them away'
+
+
+def name_casing(languages: Iterable[str]) -> Casing:
+    """Return the casing of text in languages that the user has named."""
+    codes = sorted(languages)
+    english = all(code.split('-')[0] == 'en' for code in codes)
+    return Casing(english, f'language: {", ".join(codes)}, as named')
+
+
+def detect_casing(words: Mapping[str, int]) -> Casing:
+    """Return the casing of a text by its words, as they stand in it, and their counts."""
+    common = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
+    letters = _count_letters(words)
+    common_share = common / max(1, sum(words.values()))
+    foreign = sum(count for char, count in letters.items() if not char.isascii())
+    foreign_share = foreign / max(1, letters.total())
+    english = common_share >= _ENGLISH_SHARE and foreign_share <= _FOREIGN_SHARE
+    return Casing(
+        english,
+        f'language: {"English" if english else "not English alone"}, by its words'
+        f' ({", ".join(_ENGLISH_WORDS)}: {common_share:.1%}) and letters (beyond a to z:'
+        f' {foreign_share:.1%}); --language names it',
+    )
+
+
+def find_losses(forms: Mapping[str, int], normalizer: Normalizer) -> tuple[list[str], list[str]]:
+    """Return (notes, warnings) on different words that the casing makes equal.
+
+    Args:
+      forms: words with capitals and accents, and their counts.
+      normalizer: the casing.
+    """
+    notes: list[str] = []
+    warnings: list[str] = []
+    letters = _count_letters(forms)
+    if normalizer.lower_case:
+        # Capitals at the beginning of sentences are no other words: it is no warning.
+        lower = dataclasses.replace(normalizer, strip_accents=False)
+        forms, _, pairs, message = _merge(forms, lower.case, 'lower-casing')
+        if pairs:
+            notes.append(f'{message} ({", ".join(pairs)})')
+    if normalizer.strip_accents:
+        name = 'stripping accents and vowel signs'
+        forms, share, pairs, message = _merge(forms, normalizer.case, name)
+        if share > _LOSS:
+            warnings.append(f'{message} ({", ".join(pairs)}): train with --nostrip_accents')
+        elif pairs:
+            notes.append(f'{message} ({", ".join(pairs)})')
+
+    if normalizer.lower_case and letters['ı'] > _DOTLESS_SHARE * letters.total():
+        warnings.append(
+            f'{letters["ı"] / letters.total():.1%} of the letters are ı, as in Turkish and Azeri,'
+            ' of which lower-casing makes other words (SINIR becomes sinir): train with'
+            ' --nolower_case'
+        )
+    return notes, warnings
+
+
+def _merge(
+    forms: Mapping[str, int], rule: Callable[[str], str], name: str
+) -> tuple[Counter[str], float, list[str], str]:
+    """Return the words by a rule, the share that became a more frequent word, examples, words."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for form in forms:
+        groups[rule(form)].append(form)
+    merged, lost = Counter[str](), Counter[tuple[str, str]]()
+    for word, members in groups.items():
+        merged[word] = sum(forms[member] for member in members)
+        commonest = max(members, key=lambda member: (forms[member], member))
+        for member in members:
+            if member != commonest:
+                lost[member, commonest] = forms[member]
+    pairs = sorted(lost, key=lambda pair: (-lost[pair], pair))[:_EXAMPLES]
+    share = lost.total() / max(1, merged.total())
+    message = f'{name} makes {share:.2%} of the running words equal to more frequent other ones'
+    return merged, share, [' = '.join(pair) for pair in pairs], message
+
+
+def _count_letters(words: Mapping[str, int]) -> Counter[str]:
+    """Count the letters and the marks on them in running text."""
+    characters = count_characters(words)
+    return Counter({char: count for char, count in characters.items() if char.isalpha()})

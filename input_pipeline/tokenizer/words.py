@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.models.wordpiece import WordPiece
+from bert_jax.input_pipeline.tokenizer.wordpiece import WordPiece
 
 CHARACTERS = 16  # of a word that are looked at
 
@@ -107,6 +107,7 @@ class Words(WordPiece):
     def characters(self, ids: np.ndarray) -> np.ndarray:
         """int32 [..., 16]: the code points of words, 0 behind their ends."""
         with self._lock:
-            if new := self.entries[len(self._spelled) :]:
+            new = self.entries[len(self._spelled) :]
+            if new:
                 self._spelled = np.concatenate([self._spelled, spell(new)])
         return self._spelled[ids]

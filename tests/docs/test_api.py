@@ -42,5 +42,5 @@ def used() -> set[str]:
 
 def test_every_name_that_the_guide_uses_is_on_the_page():
     on_page = set(re.findall(r'^::: (\S+)$', (ROOT / 'docs/api.md').read_text(), re.M))
-    assert {'bert_jax.train.loop.train', 'bert_jax.Bert'} <= used() & on_page
+    assert {'bert_jax.RunContext', 'bert_jax.Bert'} <= used() & on_page
     assert used() - on_page == set()

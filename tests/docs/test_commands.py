@@ -14,6 +14,7 @@ import pathlib
 import random
 import re
 import textwrap
+from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 
 import pytest
@@ -272,7 +273,7 @@ def here(command: Command) -> str:
         assert isinstance(config, schema.PretrainConfig)
         sizes = [size for size in _PHASE if f'--{size}=' not in text]  # else refused as given twice
         small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in sizes]
-        small += ['optimizer.warmup_steps=1', 'runtime.decoder=numpy', 'runtime.accumulation=1']
+        small += ['optimizer.warmup_steps=1', 'runtime.accumulation=1']
         small += [f'model.{change}' for change in DROPPED]
         if not any(word.startswith('--init_from') for word in arguments):
             # Of README's model others copy blocks and read the last four states.
@@ -292,78 +293,66 @@ _PHASE = ('steps', 'batch_size')
 def write_files(home: pathlib.Path) -> None:
     """What the user has before the first command: text, tasks, sentences."""
     rng = random.Random(0)
-    words = [
-        ''.join(rng.choices('abcdefghijklmnoprstuvw', k=rng.randint(2, 7))) for _ in range(400)
-    ]
+    letters = 'abcdefghijklmnoprstuvw'
+    words = [''.join(rng.choices(letters, k=rng.randint(2, 7))) for _ in range(400)]
     sentence = lambda: ' '.join(rng.choices(words, k=8)) + '.'
-    document = lambda: '\n'.join(sentence() for _ in range(8)) + '\n'
-    table = lambda rows: ''.join('\t'.join(map(str, row)) + '\n' for row in rows)
 
     def put(name: str, text: str) -> None:
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
+    def rows(line: str, count: int = 8, head: str = '', labels: Sequence[str] = '01') -> str:
+        """Lines with a sentence for S, a word for W, their number for N, labels in turn for L."""
+        made = [head] if head else []
+        for number in range(count):
+            values = {'W': words[number], 'N': str(number), 'L': labels[number % len(labels)]}
+            parts = re.split(r'\b([SWNL])\b', line)
+            made.append(''.join(values.get(p, sentence() if p == 'S' else p) for p in parts))
+        return '\n'.join(made) + '\n'
+
+    document = lambda: rows('S')
     for name in ('text/a.txt', 'text/b.txt', 'domain/a.txt', 'ko/a.txt', 'de/a.txt'):
         put(name, '\n'.join(document() for _ in range(40)))
     for number in range(40):
         put(f'books/{number}.txt', textwrap.fill(document() * 4, 70) + '\n')
-    put('sentences.txt', ''.join(sentence() + '\n' for _ in range(6)))
-    put('texts.txt', ''.join(sentence() + '\n' for _ in range(3)))
-    head = [['text', 'text_b', 'sentence1', 'sentence2']]
-    put('pairs.tsv', table(head + [[sentence() for _ in range(4)] for _ in range(3)]))
-    for split in ('train', 'dev', 'test'):
-        rows = [[i if split == 'test' else i % 2, i, i, sentence(), sentence()] for i in range(8)]
-        heads = [
-            'index' if split == 'test' else 'Quality',
-            '#1 ID',
-            '#2 ID',
-            '#1 String',
-            '#2 String',
-        ]
-        put(f'glue/MRPC/{split}.tsv', table([heads, *rows]))
-        rows = [
-            [i, sentence(), sentence(), ('entailment', 'not_entailment')[i % 2]] for i in range(8)
-        ]
-        heads = ['index', 'sentence1', 'sentence2', 'label']
-        cut = 3 if split == 'test' else 4
-        put(f'glue/RTE/{split}.tsv', table(row[:cut] for row in [heads, *rows]))
-    for name in ('train', 'valid', 'test'):
-        rows = [f'{word} X X B-PER\n{word} X X O\n\n' for word in words[:16]]
-        put(f'conll2003/{name}.txt', '-DOCSTART- X X O\n\n' + ''.join(rows))
-    heads = ['sentence1', 'sentence2', 'score']
-    rows = [[sentence(), sentence(), number % 6] for number in range(8)]
-    put('glue/STS-B/dev.tsv', table([heads, *rows]))
-    texts = ({'_id': str(number), 'text': sentence()} for number in range(8))
-    corpus = '\n'.join(map(json.dumps, texts)) + '\n'
-    put('scifact/corpus.jsonl', corpus)
-    put('scifact/queries.jsonl', corpus)
-    put('scifact/qrels/test.tsv', table([['query-id', 'corpus-id', 'score'], [1, 2, 1]]))
-    put('bm25.run', '1 Q0 2 1 0.5 bm25\n')
-    for split in ('train', 'dev'):
-        rows = [json.dumps({'question': sentence(), 'answer': sentence()}) for _ in range(12)]
-        put(f'alike/{split}.jsonl', '\n'.join(rows) + '\n')
-    columns = {'anchor': 'question', 'positive': 'answer'}
-    files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
-    put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
-    answer = {'id': '1', 'question': 'Who?', 'answers': [{'text': words[0], 'answer_start': 0}]}
+    put('sentences.txt', rows('S', 6))
+    put('texts.txt', rows('S', 3))
+    put('pairs.tsv', rows('S\tS\tS\tS', 3, 'text\ttext_b\tsentence1\tsentence2'))
+
+    ids, pair = '#1 ID\t#2 ID\t#1 String\t#2 String', 'sentence1\tsentence2'
+    entailed = ('entailment', 'not_entailment')
+    answer = {'question': 'Who?', 'answers': [{'text': words[0], 'answer_start': 0}]}
     questions = [{**answer, 'id': str(number)} for number in range(1, 9)]
-    paragraph = {'context': ' '.join(words[:9]), 'qas': questions}
+    context = ' '.join(words[:9])
+    article = {'title': 't', 'paragraphs': [{'context': context, 'qas': questions}]}
     for split in ('train', 'dev'):
-        article = {'title': 't', 'paragraphs': [paragraph]}
+        put(f'glue/MRPC/{split}.tsv', rows('L\tN\tN\tS\tS', head=f'Quality\t{ids}'))
+        put(f'glue/RTE/{split}.tsv', rows('N\tS\tS\tL', 8, f'index\t{pair}\tlabel', entailed))
+        put(f'alike/{split}.jsonl', rows('{"question": "S", "answer": "S"}', 12))
         put(f'squad/{split}-v1.1.json', json.dumps({'data': [article]}))
-        rows = [[('neg', 'pos')[number % 2], sentence()] for number in range(12)]
-        put(f'{split}.tsv', table([['label', 'text'], *rows]))
-    put('questions.jsonl', json.dumps({'question': 'Who?', 'context': paragraph['context']}) + '\n')
+        put(f'{split}.tsv', rows('L\tS', 12, 'label\ttext', ('neg', 'pos')))
+    put('glue/MRPC/test.tsv', rows('N\tN\tN\tS\tS', head=f'index\t{ids}'))
+    put('glue/RTE/test.tsv', rows('N\tS\tS', head=f'index\t{pair}'))
+    put('glue/STS-B/dev.tsv', rows('S\tS\tL', 8, f'{pair}\tscore', '012345'))
+    put('questions.jsonl', json.dumps({'question': 'Who?', 'context': context}) + '\n')
     put('predictions.json', json.dumps({'1': words[0]}))
-    for name in ('en_lines-ud-train', 'en_lines-ud-dev', 'en_pud-ud-test', 'de_pud-ud-test'):
-        lines = ['\t'.join(['1', word, '_', 'NOUN', *'______']) for word in words[:9]]
-        rows = [f'# text = {sentence()}\n{line}' for line in lines]
-        put(f'pos/{name}.conllu', '\n\n'.join(rows) + '\n')
+    files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
+    columns = {'anchor': 'question', 'positive': 'answer'}
+    put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
+
+    for name in ('train', 'valid', 'test'):
+        put(f'conll2003/{name}.txt', rows('W X X B-PER\nW X X O\n', 16, '-DOCSTART- X X O\n'))
+    for name in ('corpus', 'queries'):
+        put(f'scifact/{name}.jsonl', rows('{"_id": "N", "text": "S"}'))
+    put('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore\n1\t2\t1\n')
+    put('bm25.run', '1 Q0 2 1 0.5 bm25\n')
     english = {'train': 'en_lines-ud-train', 'dev': 'en_lines-ud-dev', 'test': 'en_pud-ud-test'}
     for name, files in (('en', english), ('de', {'test': 'de_pud-ud-test'})):
         files = {split: f'{file}.conllu' for split, file in files.items()}
         put(f'pos/{name}.json', json.dumps({'kind': 'tagging', 'files': files}))
+        for file in files.values():
+            put(f'pos/{file}', rows('# text = S\n1\tW\t_\tNOUN\t_\t_\t_\t_\t_\t_\n', 9))
 
 
 class OneProcess:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from bert_jax.cli import elsewhere
-from bert_jax.cli.commands import SUBCOMMANDS, typed_name
+from bert_jax.cli.commands import typed_name
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 from bert_jax.configs.section import names
@@ -155,8 +155,3 @@ def test_each_name_is_explained_once():
         for name in set(re.findall(r'`(\w+)', there)) - {'pipeline'}
     ]
     assert sorted(every) == sorted(set(every)) and len(every) > 200
-
-
-def test_every_subcommand_is_tried():
-    assert {file for parts in SUBCOMMANDS.values() for file in parts.values()} <= {*FILES}
-    assert len(FILES) == 21

@@ -48,10 +48,3 @@ def test_every_picture_is_light():
         path for path in (ROOT / 'docs/pictures').iterdir() if path.suffix in ('.svg', '.png')
     ]
     assert len(pictures) >= 2 and all(path.stat().st_size < 150_000 for path in pictures)
-
-
-def test_a_broken_page_would_be_found(tmp_path):
-    page = tmp_path / 'page.md'
-    page.write_text('# One, two\n[a](b.md#c) `x`\n```\n[no](link)\n```\n## Three: 3\n')
-    assert pages.links(page) == ['b.md#c']
-    assert pages.anchors(page) == {'one-two', 'three-3'}

@@ -66,32 +66,38 @@ def test_nothing_is_fetched_from_another_site(site):
     ]
 
 
-def test_a_page_is_rendered_as_github_shows_it():
-    sys.path.insert(0, str(ROOT / 'docs'))
-    try:
+LONG = 'bert-x ' + ' '.join(f'--flag{i}={i:030}' for i in range(4)) + ' \\\n    --z\n```\n'
+
+
+@pytest.fixture(scope='module')
+def rendered():
+    """What mkdocs is given for a page of Markdown."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / 'docs'))
         import hooks
-    finally:
-        sys.path.pop(0)
-    page = (
-        'See [a](../launch/test.sh):\n- [`../b`](b.md)\n- two\n\n```\nx [a](../b)\n- c\n```\n- d\n'
-    )
-    wanted = page.replace('[a](../launch/test.sh):\n', 'a (`launch/test.sh`):\n\n', 1)
-    wanted = wanted.replace('```\n- d', '```\n\n- d')
-    assert hooks.on_page_markdown(page) == wanted
-    assert hooks.on_page_markdown('1. a:\n   - b\n') == '1. a:\n    - b\n'
-    titled = hooks.on_page_markdown('See [serving.md](serving.md#for-a-file) and [it](squad.md).')
-    long = (
-        '```\n'
-        + 'bert-x '
-        + ' '.join(f'--flag{i}={i:030}' for i in range(4))
-        + ' \\\n    --z\n```\n'
-    )
-    narrow = hooks.on_page_markdown(long)
+    return hooks.on_page_markdown
+
+
+@pytest.mark.parametrize(
+    ('page', 'wanted'),
+    [
+        ('See [a](../launch/test.sh).', 'See a (`launch/test.sh`).'),
+        ('See [it](squad.md).', 'See [it](squad.md).'),
+        ('See [serving.md](serving.md#a).', 'See [Use a trained model](serving.md#a).'),
+        ('Two:\n- a\n- b\n', 'Two:\n\n- a\n- b\n'),
+        ('1. a:\n   - b\n', '1. a:\n    - b\n'),
+        ('```\nx [a](../b)\n- c\n```\n', '```\nx [a](../b)\n- c\n```\n'),
+        (f'```text\n{LONG}', f'```text\n{LONG}'),
+    ],
+)
+def test_a_page_is_rendered_as_github_shows_it(rendered, page, wanted):
+    assert rendered(page) == wanted
+
+
+def test_a_long_command_is_cut_at_its_flags(rendered):
+    narrow = rendered(f'```\n{LONG}')
     assert max(map(len, narrow.split('\n'))) <= 82 and '=' + '0' * 29 + '3 \\\n    --z' in narrow
-    assert narrow.replace(' \\\n   ', '') == long.replace(' \\\n   ', '')
-    text = long.replace('```\n', '```text\n', 1)
-    assert hooks.on_page_markdown(text) == text
-    assert titled == 'See [Use a trained model](serving.md#for-a-file) and [it](squad.md).'
+    assert narrow.replace(' \\\n   ', '') == f'```\n{LONG}'.replace(' \\\n   ', '')
 
 
 def test_a_link_is_called_by_the_title_of_its_page_and_no_command_is_cut(site):

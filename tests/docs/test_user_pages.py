@@ -107,15 +107,3 @@ def test_the_site_has_every_page_once_in_one_of_its_four_parts():
     assert list(NAV) == PARTS
     listed = [f'docs/{name}' for names in NAV.values() for name in names]
     assert sorted(listed) == [name for name in NAMES if name.startswith('docs/')]
-
-
-def test_a_long_sentence_and_a_long_page_would_be_found(tmp_path):
-    page = tmp_path / 'page.md'
-    page.write_text('# A heading\nOne [two](x.md) `three four`. ' + 'Word ' * 26 + '.\n- a\n- b\n')
-    assert [fault.split(':')[0] for fault in faults(page)] == ['26 words']
-    page.write_text('A page.\n\n| a | b |\n|---|---|\n| ' + 'word ' * 26 + '| c |\n')
-    assert [fault.split(':')[0] for fault in faults(page)] == ['26 words']
-    page.write_text('Some words are here. ' * 301)
-    assert faults(page) == ['1204 words, of 1200']
-    page.write_text(('Word ' + 'word ' * 15 + '. ') * 2)
-    assert [fault.split(',')[0] for fault in faults(page)] == ['16.0 words a sentence']

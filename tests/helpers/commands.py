@@ -9,6 +9,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from unittest import mock
 
@@ -38,9 +39,11 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
     try:
         with (
             mock.patch.object(sys, 'argv', argv),
+            warnings.catch_warnings(),  # a function of the package may have imported the command
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
+            warnings.filterwarnings('ignore', '.*found in sys.modules', RuntimeWarning)
             start(run_name='__main__')
     except SystemExit as ended:
         code = int(ended.code or 0)

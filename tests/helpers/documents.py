@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bert_jax.input_pipeline.examples.pairs import Documents
+from bert_jax.input_pipeline.examples.documents import Documents
 from bert_jax.input_pipeline.randomness import mix
 
 

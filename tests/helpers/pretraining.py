@@ -27,7 +27,7 @@ def pretrain(
         model=model,
         phases=(schema.Phase(manifest.seq_len, steps, batch_size),),
         optimizer=schema.OptimizerConfig(**changed),
-        runtime=schema.RuntimeConfig(decoder='numpy', log_every=steps, checkpoint_every=steps),
+        runtime=schema.RuntimeConfig(log_every=steps, checkpoint_every=steps),
     )
     records = Records(str(folder / 'records'), manifest)
     assert train.pretrain(config, [records], str(folder / name), **options).step == steps

@@ -10,9 +10,9 @@ import numpy as np
 
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion.parameters import Model
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
-from bert_jax.input_pipeline.tokenizer.settings import SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model import heads
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, HEADS

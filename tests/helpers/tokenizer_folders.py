@@ -20,30 +20,17 @@ from tokenizers import (
     trainers,
 )
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer as Ours
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Ours
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 _CHARS = 'abcdehilnoprstuvwxyzHé\u0301\u0308中国한어국,.-!<>ᄒ\u1161\u11ab한국어사전'
-ENTRIES = list(
-    dict.fromkeys(
-        [*SPECIAL, *_CHARS, *(f'##{c}' for c in _CHARS), *(f'@@{c}' for c in _CHARS)]
-        + [
-            'hello',
-            'Hello',
-            'new',
-            'york',
-            'naïve',
-            'naive',
-            'cafe',
-            'café',
-            'Café',
-            '中国',
-            '##中国',
-        ]
-        + ['한국어', '사전', '<e1>', 'covid', '##covid', 'zu', '##rich']
-    )
+_WORDS = (
+    'hello Hello new york naïve naive cafe café Café 中国 ##中国 한국어 사전 <e1> covid ##covid zu'
+    ' ##rich'
 )
+_PIECES = [f'{prefix}{c}' for prefix in ('', '##', '@@') for c in _CHARS]
+ENTRIES = list(dict.fromkeys([*SPECIAL, *_PIECES, *_WORDS.split()]))
 TEXTS = [
     'Hello, new york! NAÏVE café Café',
     unicodedata.normalize('NFD', 'Naïve café, Café! 한국어 사전을'),
@@ -79,14 +66,15 @@ def write(
     engine.add_special_tokens(SPECIAL)
     engine.add_tokens(list(added))
     engine.post_processor = post_processor or processors.BertProcessing(('[SEP]', 3), ('[CLS]', 2))
+    return _saved(folder, engine, dict(zip(_NAMES, SPECIAL, strict=True)) | (config or {}))
+
+
+def _saved(folder: pathlib.Path, engine: Tokenizer, config: dict[str, Any]) -> pathlib.Path:
+    """Writes an engine's directory, which opens in transformers without a class of its own."""
     folder.mkdir()
     engine.save(str(folder / 'tokenizer.json'))
-    given = {
-        'tokenizer_class': 'PreTrainedTokenizerFast',
-        **dict(zip(_NAMES, SPECIAL, strict=True)),
-        **(config or {}),
-    }
-    (folder / 'tokenizer_config.json').write_text(json.dumps(given))
+    stated = {'tokenizer_class': 'PreTrainedTokenizerFast', **config}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(stated))
     return folder
 
 
@@ -207,14 +195,7 @@ def xlm_roberta(folder: pathlib.Path) -> pathlib.Path:
     engine.decoder = decoders.Metaspace(prepend_scheme='always')
     engine.add_special_tokens([*special, AddedToken('<mask>', lstrip=True, special=True)])
     engine.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0))
-    folder.mkdir()
-    engine.save(str(folder / 'tokenizer.json'))
-    # as transformers writes it, so that it opens there without its own XLMRobertaTokenizer
-    stated = {'tokenizer_class': 'PreTrainedTokenizerFast', 'cls_token': '<s>'}
-    names = {'pad_token': '<pad>', 'unk_token': '<unk>', 'sep_token': '</s>'}
-    stated |= names | {'mask_token': '<mask>'}
-    (folder / 'tokenizer_config.json').write_text(json.dumps(stated))
-    return folder
+    return _saved(folder, engine, dict(zip(_NAMES, ('<pad>', '<unk>', '<s>', '</s>', '<mask>'))))
 
 
 def _of_rows(
@@ -229,8 +210,4 @@ def _of_rows(
     pair = f'{cls} $A {sep} {cls} $B:0 {sep}' if second_cls else f'{cls} $A {sep} $B:0 {sep}'
     special = [(token, engine.token_to_id(token)) for token in (cls, sep)]
     engine.post_processor = processors.TemplateProcessing(f'{cls} $A {sep}', pair, special)
-    folder.mkdir()
-    engine.save(str(folder / 'tokenizer.json'))
-    stated = {'tokenizer_class': 'PreTrainedTokenizerFast', **config}
-    (folder / 'tokenizer_config.json').write_text(json.dumps(stated))
-    return folder
+    return _saved(folder, engine, config)

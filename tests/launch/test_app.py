@@ -13,6 +13,8 @@ from bert_jax.cli import app
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
+from bert_jax.launch.preprocess import Preprocess
+from bert_jax.launch.train_vocab import TrainVocab
 from tests.helpers import commands
 from tests.helpers.processes import ROOT, python
 
@@ -20,16 +22,14 @@ PROGRAM = '''"""Counts sheep.
 
 More about sheep."""
 import errno
-from absl import flags
+from dataclasses import dataclass
+from typing import Literal
+from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import option
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.cli import app, log
 
-app.define_config_flags()
-DATA = flags.DEFINE_string('data', None, 'where the sheep are', required=True)
-SHARE = flags.DEFINE_float('share', 0.5, 'how many of them')
-COUNT = flags.DEFINE_integer('count', 1, 'their number')
-KIND = flags.DEFINE_enum('kind', 'white', ['white', 'black'], 'which sheep')
 ERRORS = {
     'mistake': UserError('two\\nlines'),
     'defect': KeyError('sheep'),
@@ -46,32 +46,54 @@ ERRORS = {
     'limit': OSError(errno.EFBIG, 'File too large', 'flock.txt'),
 }
 
-def main(argv):
-    if DATA.value == 'wrapped':
-        try:
-            raise ERRORS['full']
-        except OSError as error:
-            raise RuntimeError('save failed') from error
-    if DATA.value in ERRORS:
-        raise ERRORS[DATA.value]
-    if DATA.value == 'config':
-        config = app.config_from_flags(PretrainConfig)
-        print(config.name, config.seed)
-    elif DATA.value == 'log':
-        import logging as library
-        from absl import logging
-        exec(compile("logging.info('ours')", f'{log.ROOT}/launch/x.py', 'exec'))
-        library.getLogger('jax').warning('theirs, serious')
-        library.getLogger('jax').info('theirs')
-        exec(compile("logging.info('orbax')", '/site-packages/orbax/x.py', 'exec'))
-        import warnings
-        warnings.warn('of a library', RuntimeWarning)
-        library.getLogger('matplotlib.font_manager').warning('building the font cache')
-    else:
-        print(argv[1:])
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Count sheep.
+
+    Attributes:
+      data: where the sheep are.
+      share: how many of them.
+      count: their number.
+      kind: which sheep.
+      config: of a run.
+      settings: of a run.
+      words: the rest.
+    """
+
+    data: str
+    share: float = 0.5
+    count: int = 1
+    kind: Literal['white', 'black'] = 'white'
+    config: str | None = None
+    settings: tuple[str, ...] = option((), flag='set', settings=PretrainConfig)
+    WORDS
+
+    def __call__(self):
+        if self.data == 'wrapped':
+            try:
+                raise ERRORS['full']
+            except OSError as error:
+                raise RuntimeError('save failed') from error
+        if self.data in ERRORS:
+            raise ERRORS[self.data]
+        if self.data == 'config':
+            config, _ = load.named(self.config, PretrainConfig)
+            print(config.name, config.seed)
+        elif self.data == 'log':
+            import logging as library
+            from absl import logging
+            exec(compile("logging.info('ours')", f'{log.ROOT}/launch/x.py', 'exec'))
+            library.getLogger('jax').warning('theirs, serious')
+            library.getLogger('jax').info('theirs')
+            exec(compile("logging.info('orbax')", '/site-packages/orbax/x.py', 'exec'))
+            import warnings
+            warnings.warn('of a library', RuntimeWarning)
+            library.getLogger('matplotlib.font_manager').warning('building the font cache')
+        else:
+            print(list(getattr(self, 'words', [])))
 
 if __name__ == '__main__':
-    app.run(main, arguments=ARGUMENTS)
+    app.run(Count)
 '''
 
 
@@ -79,7 +101,8 @@ if __name__ == '__main__':
 def program(tmp_path):
     def run(*arguments: str, takes: str = '', alone: bool = True) -> subprocess.CompletedProcess:
         path = tmp_path / 'sheep.py'
-        path.write_text(PROGRAM.replace('ARGUMENTS', repr(takes)))
+        words = f'words: tuple[str, ...] = option((), words={takes!r})' if takes else ''
+        path.write_text(PROGRAM.replace('WORDS', words))
         if alone:
             return python(path, *arguments, PYTHONPATH=str(ROOT))
         return commands.run(str(path), *arguments)
@@ -197,18 +220,17 @@ def test_interrupted(program):
 
 
 @pytest.mark.parametrize(
-    'name,then',
+    'action,then',
     [
-        ('preprocess', ': the same command goes on from here'),
-        ('train_vocab', ': nothing was written; the same command begins anew'),
-        ('nearest', ''),
+        (Preprocess, 'the same command goes on from here'),
+        (TrainVocab, 'nothing was written; the same command begins anew'),
     ],
 )
-def test_an_interrupted_command_says_what_it_does_when_given_again(capsys, name, then):
-    with pytest.raises(SystemExit) as ended, app.ending(name):
+def test_an_interrupted_command_says_what_it_does_when_given_again(capsys, action, then):
+    with pytest.raises(SystemExit) as ended, app.ending('name', action.after_interrupt):
         raise KeyboardInterrupt
     assert ended.value.code == 130
-    assert capsys.readouterr().err == f'{name}: interrupted{then}\n'
+    assert capsys.readouterr().err == f'name: interrupted: {then}\n'
 
 
 def test_an_old_python_gets_one_line():

@@ -17,7 +17,9 @@ from bert_jax.runs.pretraining import baselines, records
 
 def pretraining(**flags) -> PretrainConfig:
     config = load('bert_base', PretrainConfig)
-    return apply(config, ['optimizer.warmup_steps=0', *CommonFlags(**flags).settings(config, [])])
+    return apply(
+        config, ['optimizer.warmup_steps=0', *CommonFlags(**flags).settings_of_flags(config, [])]
+    )
 
 
 def test_phases_keep_their_shares_and_the_rates_are_those_of_the_flags():
@@ -28,7 +30,7 @@ def test_phases_keep_their_shares_and_the_rates_are_those_of_the_flags():
     assert [phase.steps for phase in pretraining(steps=2).phases] == [1, 1]
 
     begin = recipe('mrpc', 'classification', 'paper')
-    settings = CommonFlags(steps=7, batch_size=4, learning_rate=1e-4).settings(begin, [])
+    settings = CommonFlags(steps=7, batch_size=4, learning_rate=1e-4).settings_of_flags(begin, [])
     tuned = apply(begin, settings)
     assert (tuned.steps, tuned.batch_size, tuned.optimizer.peak_lr) == (7, 4, 1e-4)
 
@@ -44,7 +46,7 @@ def test_phases_keep_their_shares_and_the_rates_are_those_of_the_flags():
 )
 def test_what_contradicts_itself_is_refused(flags, named, words):
     with pytest.raises(UserError) as refused:
-        CommonFlags(**flags).settings(load('bert_base', PretrainConfig), named)
+        CommonFlags(**flags).settings_of_flags(load('bert_base', PretrainConfig), named)
     assert words in str(refused.value)
 
 

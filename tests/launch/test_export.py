@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from bert_jax.configs import schema
 from bert_jax.conversion import huggingface
 from bert_jax.inference import export
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.workdir import Workdir

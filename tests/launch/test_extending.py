@@ -90,9 +90,7 @@ def settings(data: str, steps: int = 12) -> schema.PretrainConfig:
         ),
         phases=(schema.Phase(32, steps, 8),),
         optimizer=schema.OptimizerConfig(warmup_steps=0),
-        runtime=schema.RuntimeConfig(
-            decoder='numpy', log_every=2, checkpoint_every=5, eval_every=4
-        ),
+        runtime=schema.RuntimeConfig(log_every=2, checkpoint_every=5, eval_every=4),
     )
 
 

@@ -18,10 +18,9 @@ from bert_jax.conversion import huggingface
 from bert_jax.inference.extractor import Extractor, row_of
 from bert_jax.inference.feature_files import FeatureFiles
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.blocks.block import Block
 from bert_jax.model.blocks.part import Rows
-from bert_jax.model.encoder import Embeddings
+from bert_jax.model.embeddings import Embeddings
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
 from tests.helpers.files import write_jsonl
@@ -34,7 +33,7 @@ TEXTS = ['Unables, who?', 'paris', '', 'the  capital of France. ' * 14, 'what is
 @functools.partial(jax.jit, static_argnums=0)
 def blocks(c, params, ids, segments):
     x, _ = Embeddings(c, jnp.float32).apply({'params': params['embeddings']}, ids, segments, None)
-    states, rows = [x], Rows(AttentionMask(jnp.ones_like(ids)), None, None)
+    states, rows = [x], Rows(jnp.ones_like(ids))
     for i in range(c.num_layers):
         block = jax.tree.map(lambda leaf: leaf[i], params['layers'])
         x, _ = Block(c, jnp.float32).apply({'params': block}, x, i, rows)

@@ -158,15 +158,15 @@ def test_help_has_each_option_once_where_it_is_declared(program):
         ),
         (
             ['--flock=a', '--price=3'],
-            '--price is an option of Sell (--price), not of Shear (--flock): leave it out',
+            '--flock (of Shear) and --price (of Sell) do not go together',
         ),
         (
             ['--flock=a', '--kind=gift'],
-            '--kind is an option of Give (--kind=gift), not of Shear (--flock)',
+            '--flock (of Shear) and --kind=gift (of Give) do not go together',
         ),
         (
             ['--price=3', '--kind=gift'],
-            '--kind=gift is an option of Give (--kind=gift), not of Sell (--price)',
+            '--price (of Sell) and --kind=gift (of Give) do not go together',
         ),
     ],
 )

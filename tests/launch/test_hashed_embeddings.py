@@ -16,7 +16,8 @@ from bert_jax.inference import Predictor
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
+from bert_jax.input_pipeline.tokenizer import spelling
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.sources import fitting, source
 from bert_jax.train.checkpoint import load_params
@@ -75,7 +76,7 @@ def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
     rows[: len(ENTRIES)] = spelling.vectors(ENTRIES, 24)
     params['encoder']['embeddings']['word'] = rows
 
-    batches = RecordStream(str(folder / 'records'), 'eval', 24, 0, 'numpy').evaluation()
+    batches = RecordStream(str(folder / 'records'), 'eval', 24, 0).evaluation()
     assert report['metrics']['mlm_loss'] == pytest.approx(
         mlm_loss(params, MODEL, batches), abs=1e-4
     )

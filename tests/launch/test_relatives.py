@@ -21,7 +21,8 @@ from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer import extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.sources import fitting, source
@@ -196,7 +197,7 @@ def test_published_robertas_have_their_parameters():
 @pytest.mark.parametrize('folder', [SLOW], indirect=True)
 def test_a_robertas_rows_go_on_across_documents_and_its_words_have_spaces(folder):
     tokenizer = Tokenizer.load(folder / 'tokenizer')
-    stream = RecordStream(str(folder / 'records'), 'train', 16, 0, 'numpy')
+    stream = RecordStream(str(folder / 'records'), 'train', 16, 0)
     batch = next(iter(stream.batches(0)))
     ids, real = batch['input_ids'], batch['input_mask'] > 0
     assert (ids[~real] == tokenizer.pad_id).all() and real.mean() > 0.7

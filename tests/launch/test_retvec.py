@@ -15,7 +15,7 @@ from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.text.typos import Typos
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
 from bert_jax.runs.finetuning import evaluation
@@ -90,16 +90,14 @@ def train_words(folder: pathlib.Path, name: str, steps: int) -> int:
         optimizer=schema.OptimizerConfig(
             algorithm='adamw', peak_lr=3e-3, warmup_steps=0, schedule='constant', clip_norm=None
         ),
-        runtime=schema.RuntimeConfig(
-            decoder='numpy', eval_every=24, log_every=12, checkpoint_every=24
-        ),
+        runtime=schema.RuntimeConfig(eval_every=24, log_every=12, checkpoint_every=24),
     )
     tokenizer = Tokenizer.load(folder / 'tokenizer')
     return words.train(config, tokenizer, 0.2, words.Forms(), str(folder / name))
 
 
 def batches(folder: pathlib.Path, split: str) -> list[dict[str, np.ndarray]]:
-    return list(RecordStream(str(folder / 'records'), split, 32, 0, 'numpy').evaluation())
+    return list(RecordStream(str(folder / 'records'), split, 32, 0).evaluation())
 
 
 def test_records_hold_words_beyond_the_list_and_never_ask_for_them(folder):

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from tests.helpers.processes import mistake, ok
 from tests.helpers.shards import make_directory
 from tests.helpers.vocabularies import write_vocabulary

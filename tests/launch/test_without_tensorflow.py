@@ -87,7 +87,7 @@ def test_from_text_to_an_exported_model(folder, without):
     changes = ' '.join(f'--set={change}' for change in TRAINING)
     pretrain = f'pretrain --config=quickstart --data=DIR/records {changes}'
     finetune = 'finetune --task=DIR/mood.json --init_from=DIR/run --workdir=DIR/tuned'
-    *done, refused = without(
+    done = without(
         'train_vocab --input=DIR/text.txt --output=DIR/vocab --vocab_size=60',
         'preprocess --input=DIR/text.txt --tokenizer=DIR/vocab --output=DIR/records --seq_len=32'
         ' --eval_fraction=0.2 --workers=2',
@@ -104,17 +104,10 @@ def test_from_text_to_an_exported_model(folder, without):
         'export --workdir=DIR/tuned --format=huggingface --output=DIR/hf',
         'export --workdir=DIR/run --format=google --output=DIR/google',
         'export --workdir=DIR/tuned --format=stablehlo --output=DIR/stablehlo',
-        # The one setting that asks for it is refused before the run begins.
-        f'{pretrain} --workdir=DIR/refused --set=runtime.decoder=tfdata',
     )
     assert [(name, said) for name, code, _, said in done if code] == []
     assert len((folder / 'answers.jsonl').read_text().splitlines()) == 32
     assert list((folder / 'run').glob('events.out.tfevents.*'))
-    assert refused[1:3] == [2, '']
-    assert refused[3].splitlines()[-1] == (
-        f'pretrain: error: runtime.decoder=tfdata: tensorflow is not installed: {INSTALL}, or take'
-        ' the decoder auto, which reads with numpy'
-    )
 
 
 def test_what_needs_it_says_so_in_one_line(without):

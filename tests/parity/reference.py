@@ -15,7 +15,7 @@ import pytest
 from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import Model
 from bert_jax.model import heads
-from bert_jax.train import losses
+from bert_jax.train.losses import masked_lm
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)
@@ -117,7 +117,7 @@ def gradients(
 
 def same_gradients(theirs, model: Model, batch, folder: pathlib.Path) -> tuple[Any, float]:
     """Asserts the loss of pre-training and all its slopes; returns ours, and the norm of theirs."""
-    objective = losses.pretraining_objective(heads.Pretraining(model.config), nsp=True)
+    objective = masked_lm.make_pretraining_objective(heads.Pretraining(model.config), nsp=True)
 
     def loss(params):
         sums, weights = objective.sums(params, batch, None), objective.weights(batch)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.train import losses
+from bert_jax.train.losses import task_losses
 from tests.bert_jax.train.test_class_targets import LABELS, LOGITS, WEIGHTS, FixedLogits
 
 torch = pytest.importorskip('torch')
@@ -14,8 +14,8 @@ torch = pytest.importorskip('torch')
 
 @pytest.mark.parametrize(('weights', 'smoothing'), [(WEIGHTS, 0.0), ((), 0.2), (WEIGHTS, 0.2)])
 def test_classes(weights, smoothing):
-    objective = losses.classification_objective(
-        FixedLogits(), losses.ClassTargets(weights, smoothing)
+    objective = task_losses.make_classification_objective(
+        FixedLogits(), task_losses.ClassTargets(weights, smoothing)
     )
     batch = {'labels': jnp.array(LABELS), 'example_weights': jnp.ones(8)}
     loss, weight = objective.sums(jnp.array(LOGITS), batch, None)['loss']
@@ -28,7 +28,7 @@ def test_classes(weights, smoothing):
 def test_sets_of_labels():
     held = (LOGITS > 0.3).astype(np.float32)[::-1].copy()
     batch = {'labels': jnp.array(held)[..., None], 'example_weights': jnp.ones(8)}
-    objective = losses.multi_label_objective(FixedLogits())
+    objective = task_losses.make_multi_label_objective(FixedLogits())
     loss, weight = objective.sums(jnp.array(LOGITS * 9), batch, None)['loss']
     theirs = torch.nn.BCEWithLogitsLoss()(torch.tensor(LOGITS * 9), torch.tensor(held))
     np.testing.assert_allclose(loss / weight, theirs.item(), rtol=1e-5)

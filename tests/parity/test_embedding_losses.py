@@ -12,10 +12,8 @@ torch = pytest.importorskip('torch')
 losses = pytest.importorskip('sentence_transformers.losses')
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
-from bert_jax.train.losses.embedding import embedding_objective
+from bert_jax.train.losses.multiple_negatives import make_vector_objective
 
-# torch warns of the loss that sentence-transformers reads as a number.
-pytestmark = pytest.mark.filterwarnings('default')
 B, D = 6, 16
 
 
@@ -26,7 +24,7 @@ def vectors(texts: int) -> np.ndarray:
 def ours(config: EmbeddingConfig, values: np.ndarray, labels: np.ndarray):
     """The loss of given vectors, and its gradient."""
     model = SimpleNamespace(apply=lambda variables, batch, rng: variables['params'])
-    objective = embedding_objective(model, config)
+    objective = make_vector_objective(model, config)
     batch = {'input_ids': values, 'labels': labels, 'example_weights': np.ones(B, np.float32)}
     batch['teacher_vectors'] = labels[..., None]
 

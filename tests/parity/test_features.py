@@ -6,15 +6,11 @@ Every layer's hidden states with real weights (MiniLM), on real sentences.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from bert_jax.inference.extractor import Extractor
 from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.sources.source import load_source
 from tests.parity.reference import torch, transformers
-
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 
 
 def test_every_layer_of_real_sentences(test_data, tmp_path):

@@ -11,8 +11,6 @@ from bert_jax.runs.sources.source import read_source
 from tests.parity import reference
 from tests.parity.reference import transformers
 
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 TEXTS = [
     'a sheep walks over the [MASK].',
     '[MASK] sheep, [MASK] over the green hill!',

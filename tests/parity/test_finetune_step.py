@@ -11,20 +11,15 @@ import jax
 import numpy as np
 import pytest
 
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
 from benchmarks.finetune import train
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.runs.sources.source import load_source
-from bert_jax.train import schedule, task_heads
+from bert_jax.train import learning_rate, task_heads
 from bert_jax.train.state import fresh_state, init_params, load_params_into
 from bert_jax.train.step import make_train_step
 from tests.parity import reference
+from tests.parity.reference import torch, transformers
 
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 STEPS, B, T, V = 12, 8, 16, 50
 # The first gradients are above clip_norm.
 OPTIMIZER = OptimizerConfig(
@@ -94,7 +89,7 @@ def test_losses_and_gradients_of_every_step(encoder, head, outputs):
     want = theirs(encoder, jax.tree.map(np.array, dict(params['classifier'])), outputs, warmup)
     state, scalars = (
         fresh_state(params, OPTIMIZER),
-        schedule.hparams_of(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
+        learning_rate.hparams_of(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
     )
     step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))
     found = ([], [])

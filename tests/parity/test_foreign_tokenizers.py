@@ -15,14 +15,14 @@ from bert_jax.conversion.parameters import Model
 from bert_jax.inference import Bert, export
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks.files import conll
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models, tokenizer_folders
 from tests.parity import answers, reference
 from tests.parity.reference import torch, transformers
 
-pytestmark = pytest.mark.filterwarnings('default')
 sentence_transformers = pytest.importorskip('sentence_transformers')
 WORDS = [
     ['EU', 'rejects', "town's", 'call', ',', "don't", "'s", '(', '1996-08-22', ')', '.'],

@@ -19,15 +19,9 @@ from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.parameters import Model
 from bert_jax.model import layout
 from bert_jax.train.task_heads import CLASSES
-
-_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-
 from tests.parity import reference
+from tests.parity.reference import torch
 
-# Warnings of torch and transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 SHAPE = {
     'vocab_size': 100,
     'hidden_size': 32,

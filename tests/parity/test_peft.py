@@ -10,21 +10,16 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.conversion import huggingface, peft
+from bert_jax.conversion import huggingface, peft, serving
 from bert_jax.conversion.parameters import Model
 from bert_jax.conversion.tuned import folded
-from bert_jax.train.task_heads import CLASSES, HEADS
+from bert_jax.train.task_heads import HEADS
 from tests.helpers.numpy_bert import noisy_params
-
-_REASON = 'PyTorch, transformers and peft are not installed: bash launch/test.sh --parity'
-torch = pytest.importorskip('torch', reason=_REASON)
-transformers = pytest.importorskip('transformers', reason=_REASON)
-theirs = pytest.importorskip('peft', reason=_REASON)
-
 from tests.parity import reference
+from tests.parity.reference import torch, transformers
 
-# Warnings of torch, transformers and peft are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
+theirs = pytest.importorskip('peft', reason='peft is not installed: bash launch/test.sh --parity')
+
 TINY = reference.sizes(num_hidden_layers=3)
 ODD = reference.sizes(
     vocab_size=131, hidden_size=27, num_attention_heads=3, intermediate_size=50, hidden_act='relu'
@@ -112,22 +107,12 @@ def base_of(architecture: str, settings, folder) -> tuple[torch.nn.Module, Model
 
 def answers(model: Model, batch) -> dict[str, np.ndarray]:
     """By transformers' names; a batch of choices is one example."""
-    head = CLASSES[model.architecture]
     if model.architecture.endswith('MultipleChoice'):
         batch = {name: array[None] for name, array in batch.items()}
-    if model.architecture.endswith('MaskedLM'):
-        rows, length = batch['input_ids'].shape
-        places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-        batch = {**batch, 'masked_lm_positions': places}
-
-    # Where the class has no pooler or next-sentence head, nothing reads these.
-    H = model.config.hidden_size
-    pooler = {'kernel': np.zeros((H, H), 'f'), 'bias': np.zeros(H, 'f')}
-    params = {'nsp': {'kernel': np.zeros((H, 2), 'f'), 'bias': np.zeros(2, 'f')}, **model.params}
-    params['encoder'] = {'pooler': pooler, **params['encoder']}
-    module = head.model(model.config, jnp.dtype('float32'), model.outputs)
-    result = jax.jit(module.apply)({'params': params}, batch)
-    return {name: np.asarray(take(result, model.config)) for name, take in head.outputs.items()}
+    rows, length = batch['input_ids'].shape[-2:]
+    places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    found = jax.jit(serving.forward(model))(model.params, {**batch, 'masked_lm_positions': places})
+    return {name: np.asarray(array) for name, array in found.items()}
 
 
 def called(model: torch.nn.Module, batch) -> dict[str, np.ndarray]:

@@ -12,8 +12,6 @@ _REASON = 'retvec is not installed: pip install --no-deps retvec, beside TensorF
 pytest.importorskip('retvec', reason=_REASON)
 tf = pytest.importorskip('tensorflow', reason=_REASON)
 
-# Warnings of TensorFlow and Keras are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
 WORDS = [
     'hello', 'Straße', 'привет', '한국어', '日本語', 'a\u0301', '😀x', '\U0010ffff', '',
     'internationalizations', 'ภาษาไทยไม่มีช่องว่าง',

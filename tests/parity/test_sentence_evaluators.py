@@ -20,9 +20,6 @@ theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
 from sentence_transformers.sentence_transformer import evaluation as evaluators
 from sentence_transformers.util import cos_sim
 
-# Warnings of torch and sentence-transformers are not ours to mend.
-pytestmark = pytest.mark.filterwarnings('default')
-
 
 class Table:
     """A model whose vectors are looked up, as both sides ask for them."""

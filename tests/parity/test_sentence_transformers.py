@@ -16,7 +16,6 @@ _REASON = 'sentence-transformers is not installed: bash launch/test.sh --parity'
 theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
 torch = pytest.importorskip('torch')
 
-pytestmark = pytest.mark.filterwarnings('default')
 TEXTS = ['paris', 'paris is the capital of france', 'who is unable ? ' * 20]
 PROMPTS = (('query', 'what is '), ('document', ''))
 CASES = [

@@ -14,15 +14,15 @@ import unicodedata
 import pytest
 
 from bert_jax.input_pipeline.tasks import features
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from tests.helpers import tokenizer_folders
 
 transformers = pytest.importorskip(
     'transformers', reason='transformers is not installed: bash launch/test.sh --parity'
 )
 
-pytestmark = pytest.mark.filterwarnings('default')  # those of transformers are not ours to mend
 # No words that Google's rules and the library's are known to part differently.
 PLAIN = [
     'The naïve café of Zürich, 1990!',

@@ -26,8 +26,8 @@ from bert_jax.costs.chips import Topology, topology
 from bert_jax.costs.compiled import DoesNotFit, compile_step, compiled_memory, devices
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model.blocks.attend import AttentionMask, attend
-from bert_jax.train.program import InputKind, argument_shapes
+from bert_jax.model.blocks.attention import AttentionMask, attend
+from bert_jax.train.pretraining_program import InputKind, argument_shapes
 from tests.helpers import hlo
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
@@ -241,9 +241,9 @@ def test_packed_rows_of_local_and_global_layers_compile(optimised, name, tokens)
     packs = jax.ShapeDtypeStruct((8, tokens), 'int32', sharding=jax.NamedSharding(mesh, rows))
 
     def total(x, packs):
-        mask = AttentionMask(jnp.minimum(packs, 1), packs)
         for window in (64, None):
-            x = attend(x, x, x, mask, 0.0, None, 0, kernel='tpu_splash', window=window)
+            mask = AttentionMask(jnp.minimum(packs, 1), packs, window)
+            x = attend(x, x, x, mask, kernel='tpu_splash')
         return jnp.sum(x.astype(jnp.float32) ** 2)
 
     with jax.set_mesh(mesh):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.helpers import hlo
 
 MESH = {'data': 2, 'fsdp': 2, 'model': 2}
@@ -90,72 +88,3 @@ def test_each_collective_is_there_once_with_its_axes_and_bytes():
         'reduce-scatter 32': (('model',), 2, 1, 16),
         'reduce-scatter 64': (('fsdp', 'model'), 4, 1, 48),
     }
-
-
-@pytest.mark.parametrize(
-    ('chains', 'count'),
-    [('00', 1), ('01', 2), ('  ', 2)],
-    ids=['steps of one', 'two with steps', 'two without'],
-)
-def test_steps_of_one_collective_count_once(chains, count):
-    """What jax.shard_map writes has one channel for all collectives; a chain is of one."""
-    text = ''.join(
-        f'  %gather.{number} = f32[32] all-gather(%x), channel_id=1, replica_groups=[1,8]<=[8],'
-        ' dimensions={0}'
-        + (f', frontend_attributes={{chain_id="{chain}"}}\n' if chain.strip() else '\n')
-        for number, chain in enumerate(chains)
-    )
-    text = f'ENTRY %main (x: f32[4]) -> f32[4] {{\n{text}}}\n'
-    assert [c.count for c in hlo.collectives(text, MESH)] == [1] * count
-
-
-@pytest.mark.parametrize(
-    ('groups', 'axes'),
-    [
-        ("mesh['a'=8] {'a'}", ('data', 'fsdp', 'model')),
-        ("mesh['a'=2,'b'=2,'c'=2] {'b'}", ('fsdp',)),
-        ("mesh['a'=8] {'a':(4)2}", ('model',)),
-        ("mesh['a'=8] {'a':(1)2}", ('data',)),
-        ("mesh['a'=4,'b'=2], device_ids=([2,2,2]T(0,2,1)) {'a'}", ('data', 'model')),
-        ('[4,2]<=[2,4]T(1,0)', ('data',)),
-        ('{{0,2},{1,3},{4,6},{5,7}}', ('fsdp',)),
-    ],
-)
-def test_notations_of_groups(groups, axes):
-    text = (
-        'ENTRY %main (x: f32[4]) -> f32[4] {\n  %a = f32[4] all-reduce(%x), channel_id=1,'
-        f' replica_groups={groups}, to_apply=%add\n}}\n'
-    )
-    (one,) = hlo.collectives(text, MESH)
-    assert (one.axes, one.size) == (axes, 2 ** len(axes))
-
-
-def test_a_real_program():
-    """The same count from what this machine's compiler writes."""
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import AxisType, NamedSharding
-    from jax.sharding import PartitionSpec as P
-
-    axes = ('data', 'model')
-    mesh = jax.make_mesh((2, 2, 2), ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
-    place = lambda *spec: NamedSharding(mesh, P(*spec))
-    total = jax.jit(lambda x: x.sum(0), in_shardings=place(axes, None), out_shardings=place(None))
-    text = total.lower(jax.ShapeDtypeStruct((8, 40), jnp.float32)).compile().as_text()
-    (sum_,) = hlo.collectives(text, MESH)
-    facts = (sum_.kind, sum_.axes, sum_.size, sum_.bytes, sum_.count)
-    assert facts == ('all-reduce', axes, 2 ** len(axes), 160, 1)
-
-
-SIZES = {
-    'f32[]': 4,
-    'bf16[3,5]{1,0:T(8,128)(2,1)S(1)}': 30,
-    'pred[7]': 7,
-    '(s8[2], (u64[3], f8e4m3fn[4]))': 30,
-    '()': 0,
-}
-
-
-@pytest.mark.parametrize(('shape', 'size'), SIZES.items())
-def test_size_of(shape, size):
-    assert hlo.size_of(shape) == size

@@ -140,7 +140,8 @@ def _traced(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any
     A sentence encoder gives the states of its pieces too, which engines that pool by themselves
     read.
     """
-    calls, axes = [(serving.forward(model), list(model.row.outputs), '')], dict(model.row.inputs)
+    axes = dict(model.row.inputs)
+    calls = [(serving.forward(model), list(model.row.output_names), '')]
     bare, whole = model._replace(sentence=None), model
     if model.sentence is not None and set(bare.row.parts) <= set(model.parts):
         calls.append((serving.forward(bare), ['last_hidden_state'], 'token_embeddings'))

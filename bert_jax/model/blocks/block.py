@@ -21,12 +21,11 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
-from bert_jax.model.blocks.norms import Function, norm_of, sublayer
+from bert_jax.model.blocks.matmul import dense
+from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.blocks.part import Part, Rows
-from bert_jax.model.blocks.products import dense
 from bert_jax.model.dropout import dropout
-from bert_jax.model.peft.method import Context
-from bert_jax.model.peft.registry import method_of
+from bert_jax.model.tuning import Context, Function, method_of
 
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).
@@ -47,26 +46,28 @@ def kind_of(config: ModelConfig, number: int) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def first_like(config: ModelConfig, number: int) -> int:
+def find_first_like(config: ModelConfig, number: int) -> int:
     """Return the lowest number of a block of the kind that block `number` has."""
     kind = kind_of(config, number)
     return next(i for i in range(number + 1) if kind_of(config, i) == kind)
 
 
 @functools.lru_cache(maxsize=64)
-def cycle_of(kinds: tuple[Any, ...]) -> tuple[int, int]:
+def find_cycle(kinds: tuple[Any, ...]) -> tuple[int, int]:
     """Return how kinds follow one another: `first` blocks, then rounds of `period` blocks.
 
     It is the cycle in which the fewest blocks are written out: (0, 1) where all are alike. A first
     block that is like no other is always of `first`, where there are others.
     """
-    cycles = (
-        (first, period)
-        for first in range(len(kinds))
-        for period in range(1, len(kinds) - first + 1)
-        if (len(kinds) - first) % period == 0 and kinds[first:-period] == kinds[first + period :]
-    )
-    return min(cycles, key=lambda cycle: (sum(cycle), -cycle[0]))
+    best = len(kinds), 1
+    # From the longest start on: of two cycles that write out as many the longer start is taken.
+    for first in reversed(range(len(kinds))):
+        later = kinds[first:]
+        for period in range(1, len(later) + 1):
+            repeats = len(later) % period == 0 and later[:-period] == later[period:]
+            if repeats and first + period < sum(best):
+                best = first, period
+    return best
 
 
 class Block(nn.Module):
@@ -81,40 +82,45 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x_BTH: Array, index: Array | int, rows: Rows) -> tuple[Array, None]:
         """Return (x [B, T, H] after block number `index`, None), as the body of a scan."""
-        # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
-        site = 1 + _SITES_PER_LAYER * index
         for number, part in enumerate(parts_of(self.config, self.like), 1):
-            x_BTH = self._sublayer(part, x_BTH, index, rows, site, site + number)
+            x_BTH = self._sublayer(part, x_BTH, index, rows, number)
         return constrain_rows(x_BTH), None
 
     def _sublayer(
-        self,
-        part: Part,
-        x_BTH: Array,
-        index: Array | int,
-        rows: Rows,
-        own_site: Array | int,
-        site: Array | int,
+        self, part: Part, x_BTH: Array, index: Array | int, rows: Rows, number: int
     ) -> Array:
         """Return x after the residual sum with a part's branch, and with what tuning adds."""
-        c, shapes = self.config, part.shapes()
+        c, shapes, last = self.config, part.shapes(), part.rows[-1]
         method, context = method_of(c), Context(c, self.dtype, index, rows.dropout_rng)
+        # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
+        site = 1 + _SITES_PER_LAYER * index
 
         def linear(name: str, x: Array) -> Array:
             width = shapes[name][1]
-            std = c.residual_std if name == part.rows[-1] else None
+            std = c.residual_std if name == last else None
             layer = dense(c, width, self.dtype, name, self.matmul_dtype, c.use_bias, std)
             # Kept with its bias: a loop then writes to its stack what the block goes on with.
-            return checkpoint_name(method.linear(name, layer, x, context), 'kept')
+            return checkpoint_name(method.apply_linear(name, layer, x, context), 'kept')
 
-        def branch(x: Array) -> Array:
-            drop = lambda out: dropout(out, part.dropout, rows.dropout_rng, site)
-            out = part(linear, x, rows, own_site, self.kernel)
-            return method.branch(part.rows[-1], out, drop, context)
+        def drop(out: Array) -> Array:
+            return dropout(out, part.dropout, rows.dropout_rng, site + number)
 
-        norm: Function = norm_of(c, part.norm) if part.is_normed else lambda x: x
-        adapt = functools.partial(method.total, part.rows[-1], context)
-        return sublayer(c.norm == 'pre', x_BTH, branch, norm, adapt)
+        norm: Function = _leave_as_is
+        if part.is_normed:
+            norm = norm_of(c, part.norm)
+
+        # norm(x + f(x)), or x + f(norm(x)) with the norm before the branch.
+        is_before = c.norm == 'pre'
+        out = part(linear, norm(x_BTH) if is_before else x_BTH, rows, site, self.kernel)
+        total = x_BTH + method.adapt_branch(last, out, drop, context)
+        if is_before:
+            return method.adapt_sum(last, total, _leave_as_is, context)
+        return norm(method.adapt_sum(last, total, norm, context))
+
+
+def _leave_as_is(x: Array) -> Array:
+    """Return x, where there is no norm."""
+    return x
 
 
 BLOCKS: dict[str, type[Block]] = {'transformer': Block}

@@ -1,8 +1,7 @@
-"""Normalisation: the norm itself, and where it is in a sub-layer, by the name in `model.norm`."""
+"""Normalisation: a class for each value of `model.norm_class`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -12,8 +11,6 @@ from jax import Array
 
 from bert_jax.configs.files.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
-
-Function = Callable[[Array], Array]
 
 
 class LayerNorm(nn.Module):
@@ -48,24 +45,3 @@ def norm_of(config: ModelConfig, name: str | None = None) -> Any:
     """Return the norm of an encoder, as a module of that name."""
     norm = class_of('norm_class', config.norm_class, NORMS)
     return norm(config.layer_norm_eps, config.use_bias, name=name)
-
-
-def sublayer(
-    is_before: bool,
-    x: Array,
-    f: Function,
-    norm: Function,
-    adapt: Callable[[Array, Function], Array],
-) -> Array:
-    """Return norm(x + f(x)), or x + f(norm(x)) with the norm before the branch.
-
-    Args:
-      is_before: whether the norm is on the branch's input, and not on the residual sum.
-      x: the sub-layer's input.
-      f: the branch.
-      norm: the sub-layer's norm.
-      adapt: what tuning makes of (the sum, the norm that follows it).
-    """
-    if is_before:
-        return adapt(x + f(norm(x)), lambda total: total)
-    return norm(adapt(x + f(x), norm))

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.model.blocks.attend import AttentionMask
 from bert_jax.model.dropout import DropoutRng
 
 # linear(name, x): the product of x and the part's matrix of that name, with its bias.
@@ -24,14 +23,16 @@ Linear = Callable[[str, Array], Array]
 class Rows(NamedTuple):
     """What the blocks are told of the rows of a batch.
 
-    mask: which keys a query sees; position_ids_BT: where each token is in its example, or None
+    input_mask_BT: 1 where there is a token and 0 for padding; pack_ids_BT: the example that a token
+    is of, where rows hold several; position_ids_BT: where each token is in its example, or None
     where positions count from 0; dropout_rng: None outside of training; attentions: gets the
     probabilities [B, N, T, T] of each block in turn, where they are asked for.
     """
 
-    mask: AttentionMask
-    position_ids_BT: Array | None
-    dropout_rng: DropoutRng | None
+    input_mask_BT: Array
+    pack_ids_BT: Array | None = None
+    position_ids_BT: Array | None = None
+    dropout_rng: DropoutRng | None = None
     attentions: list[Array] | None = None
 
 
@@ -96,6 +97,6 @@ class Part:
           x_BTH: the sub-layer's input.
           rows: what is known of the batch.
           site: the dropout site of the part's own.
-          kernel: what computes attention, one of attend.choose.
+          kernel: what computes attention, one of attention_kernels.choose_kernel.
         """
         raise NotImplementedError

@@ -1,26 +1,45 @@
 """Several runs on one HTML page that needs nothing but itself.
 
-Owns which parts the page has, and in which order. What is in the folders is runs.py's to know; each
-part is made in a file of its own, and page.html draws it.
+Owns what the page says of the runs, and how numbers are written. page.html has the parts of the
+page and their order; what is in the folders is runs.py's to know.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import jinja2
 from absl import logging
 from etils import epath
 
+from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.reports.page import charts, tables
-from bert_jax.reports.page.confusion import confusion
-from bert_jax.reports.page.headline import headline
-from bert_jax.reports.page.parts import Answers, Part, Table, Text, render
-from bert_jax.reports.page.runs import Run, Sweep, all_runs, open_all
+from bert_jax.input_pipeline.progress import clock
+from bert_jax.input_pipeline.tasks import load_task
+from bert_jax.reports.page import charts
+from bert_jax.reports.page.runs import Run, Sweep, find_guess, open_all
 from bert_jax.reports.page.samples import Samples, samples
+from bert_jax.runs.finetuning import sweep as sweeps
+from bert_jax.runs.pretraining import baselines
+from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir.plots import get_quantity
+
+NONE = '–'
+
+
+class Text(NamedTuple):
+    """A text by itself; kind: 'headline', 'note' or 'report' (its lines are kept)."""
+
+    text: str
+    kind: str = 'note'
 
 
 def write_report(
@@ -28,7 +47,7 @@ def write_report(
     output: str | os.PathLike[str] | None = None,
     sample_count: int = 6,
     filled: Mapping[str, Samples] | None = None,
-    result: Sequence[Part] = (),
+    result: Sequence[Text] = (),
     title: str = '',
 ) -> str:
     """Write the page of runs and sweeps, and return its path.
@@ -49,96 +68,186 @@ def write_report(
       UserError: a folder holds no run, or one is damaged.
     """
     opened = open_all(workdirs)
-    names = [entry.name for entry in opened]
-    title = title or ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
     pretraining = [entry for entry in opened if isinstance(entry, Run) and entry.pretraining]
-    finetuning = [entry for entry in opened if entry not in pretraining]
-    shown = pretraining if sample_count else []
-    kinds = [kind for kind in (pretraining, finetuning) if kind]
-    all_of = itertools.chain.from_iterable
-    sections: dict[str, Iterable[Part]] = {
-        'Result': result or headline(opened),
-        'Pre-training': _pretraining(pretraining),
-        'Masked words': all_of(_words(run, sample_count, filled or {}) for run in shown),
-        'Fine-tuning': _finetuning(finetuning),
-        'Confusion': all_of(map(_matrix, finetuning)),
-        'Settings': all_of(map(tables.differences, kinds)),
-        'Commands and machines': all_of(map(tables.reproduction, opened)),
-    }
-    listed = [(heading, list(parts)) for heading, parts in sections.items()]
-    text = render(title, [(heading, parts) for heading, parts in listed if parts])
+    finetuning = [entry for entry in opened if not entry.pretraining]
+    words, confusion = {}, {}
+    if sample_count:
+        words = {run.name: fill_in(run, sample_count, filled or {}) for run in pretraining}
+    for entry in finetuning:
+        counted = count_confusion(entry.best)
+        if entry.best and counted:
+            confusion[entry.best.name + (' (the best run)' if entry.swept else '')] = counted
+    if not result:
+        result = [text for entry in opened for text in describe(entry)]
+
+    text = _get_template().render(
+        title=title,
+        result=result,
+        opened=opened,
+        pretraining=pretraining,
+        finetuning=finetuning,
+        words=words,
+        confusion=confusion,
+    )
     target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(target, text)
     return os.fspath(target)
 
 
-def _pretraining(runs: Sequence[Run]) -> list[Part]:
-    if not runs:
-        return []
-    note = (
-        'Guessing gives each masked token its frequency in the training records (unigram), and'
-        ' always the more frequent label of next sentence prediction.'
+def _get_template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,  # so that no text of a user is read as markup
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    return [
-        tables.pretraining_results(runs),
-        *tables.scored_afterwards(runs),
-        Text(note),
-        charts.curves(charts.series_of(runs), 'pre-training'),
-    ]
+    environment.filters.update(value=write_value, duration=write_duration, heading=write_heading)
+    environment.globals.update(charts=charts, sweeps=sweeps)
+    for function in (compare_settings, find_guess, list_commands, write_score):
+        environment.globals[function.__name__] = function
+    return environment.get_template('page.html')
 
 
-def _finetuning(opened: Sequence[Run | Sweep]) -> list[Part]:
-    if not opened:
-        return []
-    runs, series = all_runs(opened), charts.series_of(opened)
-    alone = [entry for entry in opened if isinstance(entry, Run)]
-    parts: list[Part] = [tables.finetuning_results(alone)] if alone else []
-    # Of a sweep its picture first: every run by itself is for who looks for one.
-    for sweep in (entry for entry in opened if isinstance(entry, Sweep)):
-        parts += [
-            Text(sweep.name, 'heading'),
-            *charts.spread(sweep, series),
-            tables.finetuning_results(sweep.runs, f'All {len(sweep.runs)} runs'),
+def describe(entry: Run | Sweep) -> list[Text]:
+    """Return a line that says what came out of a run or a sweep, and one that says of what."""
+    run = entry.best
+    if run is None:
+        return [Text(f'{entry.name}: no run is done', 'headline')]
+    outcome = f'{run.standing} steps'
+    if run.result:
+        outcome = notes.verdict(run.result, run.guesses)
+    elif run.pretraining:
+        line = {'step': run.step, 'mlm_loss': run.final('mlm_loss')}
+        guess, loss = find_guess(run, 'mlm_loss'), line['mlm_loss']
+        if guess is not None and loss is not None:
+            line['nats_gained'] = guess - loss
+        before = [each for each in run.lines if each['step'] < run.step]
+        outcome = baselines.verdict([*before, line]) or f'{outcome}, not compared'
+
+    if isinstance(run.config, schema.PretrainConfig):
+        c, records = run.config.model, [guess.records for guess in run.guesses if guess.records]
+        subject = (
+            f'Model: {run.config.name}, {c.num_layers} layers, {c.hidden_size} wide,'
+            f' {c.vocab_size:,} entries.'
+        )
+        subject += f' Text: the records in {records[-1]}.' if records else ''
+    else:
+        subject = f'Model: {run.data.get("init_from", "unknown")}. Task: {run.data["task"]}.'
+    return [Text(f'{entry.name}: {outcome}', 'headline'), Text(subject)]
+
+
+def compare_settings(
+    opened: Sequence[Run | Sweep],
+) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
+    """Return the names of runs, the settings in which they differ, and what all have alike.
+
+    Of a sweep a setting has all values that its runs have.
+    """
+    columns = []
+    for entry in opened:
+        values: dict[str, dict[str, None]] = {}
+        for run in entry.runs:
+            for name, value in run.settings.items():
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                values.setdefault(name, {})[text] = None
+        columns.append({name: ', '.join(texts) for name, texts in values.items()})
+    differing, alike = {}, {}
+    for name in dict.fromkeys(itertools.chain(*columns)):
+        cells = [column.get(name, NONE) for column in columns]
+        if len(set(cells)) > 1:
+            differing[name] = cells
+        else:
+            alike[name] = cells[0]
+    return [entry.name for entry in opened], differing, alike
+
+
+def list_commands(entry: Run | Sweep) -> list[str]:
+    """Return the commands that make a run, or all runs of a sweep, again."""
+    starts = [start for run in entry.runs for start in run.starts]
+    if not starts:  # of an older version: the same settings again, in a folder of their own
+        run = entry.runs[0]
+        command = 'pretrain' if run.pretraining else 'finetune'
+        words = [
+            'python',
+            '-m',
+            f'bert_jax.launch.{command}',
+            f'--config={run.workdir.config_file}',
         ]
-    parts += tables.scored_afterwards(runs)
+        words += ['--data=RECORDS'] if run.pretraining else []
+        for name in ('task', 'data_dir', 'init_from'):
+            words += [f'--{name}={run.data[name]}'] if name in run.data else []
+        return [shlex.join([*words, f'--workdir={run.workdir}-again'])]
 
-    # Tasks have metrics and baselines of their own, so each has charts of its own.
-    for task in dict.fromkeys(run.data['task'] for run in runs):
-        of_task = [each for each in series if each.run.data['task'] == task]
-        parts += [Text(of_task[0].run.task, 'heading'), charts.curves(of_task, task)]
-    return parts
+    # The runs of a sweep have one command, and a run that was stopped the same several times.
+    return list(dict.fromkeys(f'cd {shlex.quote(s.folder)}\n{s.command}' for s in starts))
 
 
-def _words(run: Run, count: int, filled: Mapping[str, Samples]) -> list[Part]:
-    """Return masked words of held-out text, and what the run fills in for them."""
-    heading = Text(run.name, 'heading')
+def write_value(name: str, value: Any) -> str:
+    """Return a value of metrics.jsonl as text: accuracies in per cent, other values as they are."""
+    if value is None:
+        return NONE
+    if not isinstance(value, int | float):
+        return str(value)
+    _, unit, factor = get_quantity(name)
+    if unit == '%':
+        return f'{value * factor:.1f} %'
+    is_count = value >= 100 and float(value).is_integer()
+    if is_count or unit == 'tokens a second':
+        return f'{value:,.0f}'
+    return f'{value:.3g}' if name == 'learning_rate' else f'{value:.4f}'
+
+
+def write_heading(name: str) -> str:
+    """Return what a column of a metric is called."""
+    return f'{get_quantity(name).title} ({name})'
+
+
+def write_score(run: Run, name: str, value: float | None) -> str:
+    """Return a score of a run with what guessing has, where that is known."""
+    guess = find_guess(run, name)
+    text = write_value(name, value)
+    return text if guess is None else f'{text} ({write_value(name, guess)})'
+
+
+def write_duration(seconds: float | None) -> str:
+    """Return a time as 1:02:03, or as 45 s."""
+    if seconds is None:
+        return NONE
+    return clock(seconds) if seconds >= 59.5 else f'{seconds:.0f} s'
+
+
+def fill_in(run: Run, count: int, filled: Mapping[str, Samples]) -> Samples | str:
+    """Return what the run fills into masked words, or why it does not."""
     try:
-        texts = filled.get(run.workdir.name) or samples(run, count)
+        return filled.get(run.workdir.name) or samples(run, count)
     except UserError as error:
         logging.info('%s: no samples (%s)', run.name, error)
-        return [heading, Text(f'No samples: {error}.')]
-    rows = [
-        [text.hidden, Answers(text.first, text.hidden.word), Answers(text.now, text.hidden.word)]
-        for text in texts.samples
-    ]
-    head = ['held-out text, the hidden word marked', 'before', f'at step {texts.step:,}']
-    caption = f'Before: {texts.began}. The words are the longest hidden ones of held-out records.'
-    return [heading, Table(caption, head, rows, 'words')]
+        return str(error)
 
 
-def _matrix(entry: Run | Sweep) -> list[Part]:
-    """Return the confusion of a run, or of a sweep's best."""
-    from bert_jax.runs.finetuning.sweep import best_of
+def count_confusion(run: Run | None) -> tuple[str, dict[str, list[int]]] | str | None:
+    """Count how often a run gave each answer to the examples of each label.
 
-    done = {run.name: run for run in all_runs([entry]) if run.result}
-    if not done:
-        return []
-    best = best_of([{**run.result, 'name': name} for name, run in done.items() if run.result])
-    run = done[best['name']]
+    Returns:
+      What was counted, and by label how often each answer was given; or why nothing is counted; or
+      None where no run is done or the task has no labels.
+    """
+    if run is None or run.result is None:
+        return None
+    split = run.result['split']
+    file = run.workdir.predictions(split) / 'predictions.tsv'
     try:
-        matrix = confusion(run)
+        task = load_task(run.data['task'], run.data['data_dir'])
+        if task.kind not in ('classification', 'pair'):
+            return None
+        examples = task.examples(split)
+        answers = task.read_predictions(str(file), examples).answers
     except UserError as error:
-        return [Text(run.name, 'heading'), Text(f'Not counted: {error}.')]
-    note = ' (the best run)' if isinstance(entry, Sweep) else ''
-    return [Text(f'{run.name}{note}', 'heading'), matrix] if matrix else []
+        return str(error)
+    if {example.id for example in examples} != set(answers):
+        return f'the {split} split of {run.data["task"]} holds other examples by now'
+    counts = Counter((task.labels[each.label], answers[each.id]) for each in examples)
+    rows = {label: [counts[label, answer] for answer in task.labels] for label in task.labels}
+    return f'{run.task} {split}: rows are the labels, columns what the run answered', rows

@@ -7,20 +7,22 @@ must not know how any of that is shown.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.changes import leaves
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.notes import Guess, Start
-from bert_jax.runs.workdir.plots import points
+from bert_jax.runs.workdir.plots import select_points
 from bert_jax.runs.workdir.workdir import Workdir
 
 
@@ -39,6 +41,18 @@ class Run:
     results: dict[str, dict[str, Any]]
     starts: list[Start]
     guesses: list[Guess]
+
+    swept: ClassVar = False
+
+    @property
+    def runs(self) -> list[Run]:
+        """Return the run alone, as a sweep has several."""
+        return [self]
+
+    @property
+    def best(self) -> Run:
+        """Return the run, which has no other beside it."""
+        return self
 
     @property
     def pretraining(self) -> bool:
@@ -72,29 +86,27 @@ class Run:
     @property
     def seconds(self) -> float | None:
         """Return what its steps took, by its log lines; None before the first that tells."""
-        times = [line['seconds'] for line in self.lines if line.get('seconds') is not None]
-        return sum(times) if times else None
+        times = select_points(self.lines, 'train', 'seconds')
+        return sum(seconds for _, seconds in times) if times else None
 
-    def guess(self, name: str) -> float | None:
-        """Return what guessing scores in a metric at the run's end; None where nobody knows."""
-        latest_first = reversed(self.guesses)
-        return next((guess.scores[name] for guess in latest_first if name in guess.scores), None)
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Return every setting, and what it reads, by dotted names."""
+        return leaves(schema.to_dict(self.config)) | leaves({'data': self.data})
 
-    def last(self, split: str, name: str) -> float | None:
-        """Return the last finite value of a metric; None without any."""
-        measured = points(self.lines, split, name)
-        return measured[-1][1] if measured else None
+    @property
+    def held_out(self) -> list[str]:
+        """Return the usual metrics that it was scored by on held-out records."""
+        names = ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'loss', 'accuracy')
+        return [name for name in names if self.final(name) is not None]
 
     def final(self, name: str) -> float | None:
         """Return the last score on held-out records, of all of them where bert-evaluate has it."""
         later = self.results.get('eval', {})
         if later.get('step') == self.step and name in later.get('metrics', {}):
             return later['metrics'][name]
-        return self.last('eval', name)
-
-    def settings(self) -> dict[str, Any]:
-        """Return every setting, and what it reads, by dotted names."""
-        return leaves(schema.to_dict(self.config)) | leaves({'data': self.data})
+        scores = select_points(self.lines, 'eval', name)
+        return scores[-1][1] if scores else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,26 +116,58 @@ class Sweep:
     name: str
     runs: list[Run]
 
+    swept: ClassVar = True
+    pretraining: ClassVar = False
+
     @cached_property
-    def varied(self) -> list[str]:
-        """Return the names of the settings, the seed aside, in which its runs differ."""
-        settings = [leaves(schema.to_dict(run.config)) for run in self.runs]
-        names = dict.fromkeys(name for of_run in settings for name in of_run)
-        states = lambda name: {(name in of_run, of_run.get(name)) for of_run in settings}
-        return [name for name in names if name != 'seed' and len(states(name)) > 1]
+    def differing(self) -> dict[str, dict[str, Any]]:
+        """Return by the name of each run the settings in which runs differ, and its seed."""
+        settings = {run.name: leaves(schema.to_dict(run.config)) for run in self.runs}
+        names = []
+        for name in dict.fromkeys(itertools.chain(*settings.values())):
+            states = {(name in of_run, of_run.get(name)) for of_run in settings.values()}
+            if name == 'seed' or len(states) > 1:
+                names.append(name)
+        return {
+            run: {name: of_run[name] for name in names if name in of_run}
+            for run, of_run in settings.items()
+        }
 
-    def settings_of(self, run: Run) -> dict[str, Any]:
-        """Return what makes a run of the sweep another than the others, with its seed."""
-        settings = leaves(schema.to_dict(run.config))
-        return {name: settings[name] for name in (*self.varied, 'seed') if name in settings}
-
+    @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Return the results of runs that are done, with their settings, as sweep.json has them."""
         return [
-            {'name': run.name, 'settings': self.settings_of(run), **run.result}
+            {'name': run.name, 'settings': self.differing[run.name], **run.result}
             for run in self.runs
             if run.result
         ]
+
+    @property
+    def summary(self) -> list[dict[str, Any]]:
+        """Return the scores over seeds, in the order of the setting that they are drawn over."""
+        entries, axis = sweeps.summarize(self.rows), sweeps.axis_of(self.rows)
+        if axis:
+            entries.sort(key=lambda entry: entry['settings'][axis])
+        return entries
+
+    @property
+    def guesses(self) -> list[Guess]:
+        """Return what guessing scores, which is the same for all runs that have begun."""
+        return max((run.guesses for run in self.runs), key=len)
+
+    @property
+    def best(self) -> Run | None:
+        """Return the best run of those that are done."""
+        if not self.rows:
+            return None
+        name = sweeps.best_of(self.rows)['name']
+        return next(run for run in self.runs if run.name == name)
+
+
+def find_guess(entry: Run | Sweep, name: str) -> float | None:
+    """Return what guessing scores in a metric at the end of a run; None where nobody knows."""
+    scores = [guess.scores[name] for guess in entry.guesses if name in guess.scores]
+    return scores[-1] if scores else None
 
 
 def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
@@ -135,53 +179,38 @@ def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
     if not folders:
         raise UserError('name the folders of one or more runs: --workdir=DIR')
     once: dict[str, str] = {}
-    for folder in (os.fspath(each) for each in folders):
+    for given in folders:
+        folder = os.fspath(given)
         once[folder if '://' in folder else os.path.abspath(folder)] = folder
-    return [_open(folder, name) for folder, name in zip(once.values(), _short_names(list(once)))]
+
+    # A name is as much of the end of each path as tells it from the others.
+    paths, count = [PurePath(path).parts for path in once], 1
+    while len({parts[-count:] for parts in paths}) < len(paths):
+        count += 1
+    opened: list[Run | Sweep] = []
+    for folder, parts in zip(once.values(), paths):
+        workdir, name = Workdir(folder), str(PurePath(*parts[-count:]))
+        with reading(workdir):
+            swept = [] if workdir.config_file.exists() else workdir.swept()
+        if swept:
+            members = [(Workdir(workdir.path / 'runs' / run), f'{name}: {run}') for run in swept]
+            opened.append(Sweep(name, [_open_run(*member) for member in members]))
+        else:
+            workdir.check('the folder of a run or of a sweep')
+            opened.append(_open_run(workdir, name))
+    return opened
 
 
-def all_runs(opened: Sequence[Run | Sweep]) -> list[Run]:
-    """Return every single run, those of sweeps too."""
-    runs = (entry.runs if isinstance(entry, Sweep) else (entry,) for entry in opened)
-    return [run for members in runs for run in members]
-
-
-def _open(folder: str, name: str) -> Run | Sweep:
-    workdir = Workdir(folder)
-    with reading(workdir):
-        swept = [] if workdir.config_file.exists() else workdir.swept()
-    if not swept:
-        workdir.check('the folder of a run or of a sweep')
-        return _run(workdir, name)
-    return Sweep(
-        name, [_run(Workdir(workdir.path / 'runs' / run), f'{name}: {run}') for run in swept]
-    )
-
-
-def _run(workdir: Workdir, name: str) -> Run:
+def _open_run(workdir: Workdir, name: str) -> Run:
     lines = read_metrics(workdir.metrics_file) if workdir.metrics_file.exists() else []
-    guessed = notes.guesses(workdir)
-    if not guessed:
+    guesses = notes.guesses(workdir)
+    if not guesses:
         # A run of an older version: its evaluations tell how far they are below the unigram loss.
-        gained = [line for line in lines if line.get('nats_gained') is not None]
-        guessed = [
-            Guess(0, {'mlm_loss': line['nats_gained'] + line['mlm_loss']}) for line in gained[:1]
-        ]
+        for line in lines:
+            if line.get('nats_gained') is not None:
+                guesses = [Guess(0, {'mlm_loss': line['nats_gained'] + line['mlm_loss']})]
+                break
     results = {file.stem: read_object(file) for file in sorted(workdir.path.glob('eval/*.json'))}
     data = workdir.data() if workdir.data_file.exists() else {}
-    return Run(
-        name, workdir, workdir.config(), data, lines, results, notes.starts(workdir), guessed
-    )
-
-
-def _short_names(folders: Sequence[str]) -> list[str]:
-    """Return as much of the end of each path as tells it from the others."""
-    names = []
-    for folder in folders:
-        parts = PurePath(folder).parts
-        for count in range(1, len(parts) + 1):
-            same = [other for other in folders if PurePath(other).parts[-count:] == parts[-count:]]
-            if len(same) == 1:
-                break
-        names.append('/'.join(parts[-count:]).lstrip('/') or folder)
-    return names
+    starts = notes.starts(workdir)
+    return Run(name, workdir, workdir.config(), data, lines, results, starts, guesses)

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.reports.page.runs import Run
 
 # Word pieces on either side of the hidden one: a text that is read at a glance.
@@ -65,7 +65,9 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     records = next((guess.records for guess in reversed(run.guesses) if guess.records), '')
     if not records:
         raise UserError('the run has not noted where its held-out records are')
-    words = itertools.islice(hidden_words(records, run.workdir.tokenizer()), _LOOKED_AT * count)
+    words = itertools.islice(
+        find_hidden_words(records, run.workdir.tokenizer()), _LOOKED_AT * count
+    )
     # In their order, but words such as `the` behind all others: everything guesses those.
     texts = sorted(words, key=lambda text: text.word.isascii() and len(text.word) < _SHORT)[:count]
     if not texts:
@@ -114,7 +116,7 @@ def _first_weights(
     return fresh, f'{began}, as at step 0'
 
 
-def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
+def find_hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
     """Yield a hidden word of each held-out record that has a whole one, in their order."""
     from bert_jax.input_pipeline.records.shards import Manifest
     from bert_jax.input_pipeline.records.stream import RecordStream
@@ -124,14 +126,14 @@ def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
         raise UserError(f'{records} holds other records by now: their tokenizer is another')
     if not manifest.records('eval'):
         raise UserError(f'{records} holds nothing out')
-    for batch in RecordStream(records, 'eval', 64, 0, 'numpy').evaluation():
+    for batch in RecordStream(records, 'eval', 64, 0).evaluation():
         for row in range(int(batch['example_weights'].sum())):
-            word = _hidden_word({name: column[row] for name, column in batch.items()}, tokenizer)
+            word = _hide_word({name: column[row] for name, column in batch.items()}, tokenizer)
             if word:
                 yield word
 
 
-def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden | None:
+def _hide_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden | None:
     """Return the longest masked token of a record that is a whole word, in the text around it."""
     # The text as it was: masked positions have [MASK], or another word.
     ids, masked = row['input_ids'].copy(), row['masked_lm_weights'] > 0
@@ -139,25 +141,25 @@ def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden 
     ids[positions] = row['masked_lm_ids'][masked]
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id}
 
+    # A whole word: it begins one, and what follows begins another.
     is_special = np.isin(ids, list(special))
-    begins = tokenizer.starts_word[ids] & ~is_special
-    longest: Hidden | None = None
+    begins = tokenizer.starts_word[ids] | is_special
+    ends = np.append(begins[1:], True)
+    words = []
     for at in positions.tolist():
-        # A whole word: it begins one, and what follows begins another.
-        behind = at + 1
-        (token,) = tokenizer.tokens(ids[at:behind])
-        ends = behind == len(ids) or is_special[behind] or begins[behind]
-        if not begins[at] or not ends or not any(map(str.isalpha, token)):
-            continue
+        entry = tokenizer.entries[ids[at]]
+        if begins[at] and ends[at] and not is_special[at] and any(map(str.isalpha, entry)):
+            words.append((len(entry), at))
+    if not words:
+        return None
+    _, at = max(words)
 
-        # Its side of the pair, as far as every piece of it is known.
-        borders = np.flatnonzero(is_special)
-        first = max([0, at - _AROUND, *(borders[borders < at] + 1)])
-        last = min([len(ids), at + _AROUND, *borders[borders > at]])
-        sides = ids[first:at], ids[at:behind], ids[behind:last]
-        before, word, after = map(tokenizer.decode, sides)
-        word = word.strip()
-        tells = len(before) + len(after) >= 20  # else there is nothing to guess by
-        if tells and (longest is None or len(word) > len(longest.word)):
-            longest = Hidden(f'{before.lstrip()} ', word, after)
-    return longest
+    # Its side of the pair, as far as every piece of it is known.
+    borders = np.flatnonzero(is_special)
+    first = max([0, at - _AROUND, *(borders[borders < at] + 1)])
+    last = min([len(ids), at + _AROUND, *borders[borders > at]])
+    before = tokenizer.decode(ids[first:at]).lstrip()
+    after = tokenizer.decode(ids[at + 1 : last])
+    if len(before) + len(after) < 20:  # there is nothing to guess by
+        return None
+    return Hidden(f'{before} ', tokenizer.decode(ids[at : at + 1]).strip(), after)

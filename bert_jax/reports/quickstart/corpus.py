@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.tokenizer.casing import Casing, detected, named
+from bert_jax.input_pipeline.tokenizer.vocabulary import Casing, detect_casing, name_casing
 from bert_jax.reports.quickstart import docstrings
 from bert_jax.reports.quickstart.commands import say
 from bert_jax.reports.quickstart.text_split import Document, hashed, read, split
@@ -62,7 +62,7 @@ class Docstrings:
 
     def casing(self, text: Path) -> Casing:
         """Return that of the paper, for the text is English."""
-        return named(['en'])
+        return name_casing(['en'])
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         """Write the task; of any length, for a docstring says at its beginning what it is about."""
@@ -139,9 +139,9 @@ class Corpus:
     def casing(self, text: Path) -> Casing:
         """Return the casing that the language wants: as it is named, or as its words tell."""
         if self._language:
-            return named([self._language])
+            return name_casing([self._language])
         with open(text / 'train.txt', encoding='utf-8') as file:
-            return detected(Counter(file.read(1_000_000).split()))
+            return detect_casing(Counter(file.read(1_000_000).split()))
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         """Write the task, of passages that fit a row.
@@ -152,7 +152,7 @@ class Corpus:
           pieces: word pieces of the vocabulary that a row of the model has room for.
           folder: the task's.
         """
-        from bert_jax.input_pipeline.tokenizer import Tokenizer
+        from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
         from bert_jax.reports.quickstart.tasks import mixing_task
 
         mixing_task(read(text), Tokenizer.load(vocabulary), pieces, folder)

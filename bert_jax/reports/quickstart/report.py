@@ -26,8 +26,7 @@ def write(store: Store, title: str, question: str) -> str:
       title: what the text is.
       question: what the task asks.
     """
-    from bert_jax.reports.page.page import write_report
-    from bert_jax.reports.page.parts import Text
+    from bert_jax.reports.page.page import Text, write_report
 
     # Numbers first, as data; the page and the table are made of them.
     folders = {name: result.folder for name, result in store.results.items()}

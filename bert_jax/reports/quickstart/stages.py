@@ -20,7 +20,7 @@ from bert_jax.reports.quickstart.commands import run, say
 
 if TYPE_CHECKING:
     from bert_jax.configs.schema import PretrainConfig
-    from bert_jax.input_pipeline.tokenizer.casing import Casing
+    from bert_jax.input_pipeline.tokenizer.vocabulary import Casing
     from bert_jax.reports.quickstart.corpus import Source
 
 # Of English and Korean text alike, about; decides how many differently masked copies are made.
@@ -135,7 +135,7 @@ def _lines(store: Store, pieces: int, text: Result, vocabulary: Result) -> Resul
     Of sentences as long as a row next sentence prediction gets hardly any pair of neighbours: four
     of five pairs would be random ones.
     """
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
     from bert_jax.reports.quickstart.pieces import write_lines
 
     return store.make(

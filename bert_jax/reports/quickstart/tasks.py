@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file, atomic_write
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.reports.quickstart.pieces import passages, words
 from bert_jax.reports.quickstart.text_split import Document, hashed
 

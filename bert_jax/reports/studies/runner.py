@@ -62,14 +62,14 @@ class Step(NamedTuple):
     Attributes:
       kind: of FUNCTIONS.
       name: the folder below the study's, KIND/DIGEST.
-      about: what it is, in words.
+      title: what it is, in words.
       needs: names of the steps whose folders it reads.
       keywords: of the function that is called.
     """
 
     kind: str
     name: str
-    about: str
+    title: str
     needs: Sequence[str]
     keywords: Mapping[str, Any]
 
@@ -124,13 +124,13 @@ class Plan:
         return ''
 
     def _add(
-        self, kind: str, about: str, inputs: Any, needs: Sequence[str], **keywords: Any
+        self, kind: str, title: str, inputs: Any, needs: Sequence[str], **keywords: Any
     ) -> str:
         """Add a step, unless there is the same already, and return its name."""
         name = f'{kind}/{digest(inputs)[:12]}'
         output = 'output' if kind in ('vocabulary', 'records') else 'workdir'
         keywords[output] = str(self.store.of(name))
-        self.steps.setdefault(name, Step(kind, name, about, needs, keywords))
+        self.steps.setdefault(name, Step(kind, name, title, needs, keywords))
         return name
 
     def _add_pretraining(self, row: Row, seed: int) -> None:
@@ -251,7 +251,7 @@ def note_inputs(plan: Plan) -> None:
 
 def list_files(patterns: str | Sequence[str]) -> Any:
     """Return the names and sizes of files; of a data set of tensorflow-datasets its name."""
-    from bert_jax.input_pipeline.text.inputs.listing import matching
+    from bert_jax.input_pipeline.text.listing import matching
 
     if not patterns or str(patterns).startswith('tfds:'):
         return patterns
@@ -290,7 +290,7 @@ def run_steps(plan: Plan) -> bool:
 
 def make_step(plan: Plan, step: Step, lock: int) -> bool:
     """Make one step, and tell whether it is made."""
-    say(step.about)
+    say(step.title)
     log = plan.log(step.name)
     log.parent.mkdir(parents=True, exist_ok=True)
 
@@ -305,7 +305,7 @@ def make_step(plan: Plan, step: Step, lock: int) -> bool:
         if code:
             how = f'exit code {code}' if code > 0 else f'signal {-code}'
             raise ChildProcessError(
-                f'{step.about} ended with {how}: {plan.read_last_line(step.name)}'
+                f'{step.title} ended with {how}: {plan.read_last_line(step.name)}'
             )
 
     try:

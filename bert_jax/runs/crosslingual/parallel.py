@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.inputs.formats import of_lines
-from bert_jax.input_pipeline.text.whole_text import plain_name, read_json, read_utf8
+from bert_jax.input_pipeline.text.encodings import plain_name, read_json, read_utf8
+from bert_jax.input_pipeline.text.formats import of_lines
 from bert_jax.runs.crosslingual.languages import named
 
 

@@ -22,7 +22,7 @@ from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks import Example
 from bert_jax.input_pipeline.tasks.features import features_of
-from bert_jax.input_pipeline.text.whole_text import read_json
+from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.runs.crosslingual.languages import Language, training_examples
 from bert_jax.runs.finetuning import machine, sweep
 from bert_jax.runs.finetuning.approach import Approach

@@ -1,12 +1,13 @@
-"""What a fine-tuning run trains, from where and on what: the seam between a run and its approach.
+"""What a fine-tuning run trains, from where and on what, made once of its configuration.
 
-Owns what finetuner.py asks of an approach, and the answers of the paper's section 4, where the
-whole encoder is trained with a head; feature_based.py has those of section 5.3. It must not know
-how a run goes.
+Owns the answers of the paper's section 4, where the whole encoder is trained with a head;
+feature_based.py has those of section 5.3. It must not know how a run goes.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,21 +22,52 @@ from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.input_pipeline.tasks.files.class_weights import class_weights
-from bert_jax.model.blocks import attend, products
+from bert_jax.model.blocks import matmul
+from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.encoder_cache import narrowed, text_vectors
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.runs.sources.fitting import check_pooler
 from bert_jax.runs.sources.source import Source, plain, read_source
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train import losses, task_heads
+from bert_jax.train import task_heads
+from bert_jax.train.losses.objective import Objective
+from bert_jax.train.losses.task_losses import ClassTargets
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
 
 
-class Approach:
-    """What a run trains, from where and on what: by default the source's encoder, all of it.
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What one run trains, on what and from where.
 
-    A run asks nothing else of its approach (finetuner.py). `config` is the run's configuration.
+    Attributes:
+      train: features of the training rows, which batches are cut from.
+      scored: those of the scored split.
+      model: the model.
+      trained: the same as it is trained, whose attention kernel may be another.
+      objective: what is minimised.
+      program_key: what decides its program besides optimizer and runtime settings.
+      read_inputs: makes what the model reads of a batch of the features of 'train' or the scored
+        split.
+      divide: fresh parameters -> (what is trained, what is not; None where all are).
+      load: (the run's fresh state, its folder) -> the state that training begins with.
+      costs: what its steps take.
+    """
+
+    train: Arrays
+    scored: Arrays
+    model: Any
+    trained: Any
+    objective: Objective
+    program_key: tuple[Any, ...]
+    read_inputs: Callable[[str, Arrays], Arrays]
+    divide: Callable[[Any], tuple[Any, Any]]
+    load: Callable[[TrainState, str], TrainState]
+    costs: StepCosts
+
+
+class Approach:
+    """All of the source's encoder is trained, with a head.
 
     Attributes:
       data: the task, and the source of the encoder.
@@ -49,10 +81,62 @@ class Approach:
         self._taught: dict[tuple[str, int, int], Arrays] = {}
         self._inputs = word_vectors.inputs(data.source.model, data.source.tokenizer)
 
+    def make_training(self, config: FinetuneConfig) -> Training:
+        """Make what a run of `config` trains; slow where features are new.
+
+        Raises:
+          UserError: there can be no such run.
+          Stopped: after a signal.
+        """
+        # The dropout of the head is the recipe's, and the encoder has its own.
+        source, task = self.data.source, self.data.task
+        encoder = config.encoder(source.model)
+        sentence = config.embedding.sentence(task.options.get('prompts', {}), config.max_seq_length)
+        model = task_heads.make_model(
+            task.head, encoder, task.num_outputs, config.head_dropout, config.runtime, sentence
+        )
+
+        # Two forms of one model: a fused kernel may read only rows of the training length, while
+        # splits are predicted in several lengths; and predictions multiply as compute_dtype says.
+        train, scored = self.features(config)
+        kernel = choose_kernel(config.runtime, encoder, train['input_ids'].shape[-1])
+        matmul_dtype = matmul.read_in_training(config.runtime)
+        trained = model.clone(kernel=kernel, matmul_dtype=matmul_dtype)
+        targets = self.make_targets(config)
+        passes = task_heads.passes(task.head, encoder)
+
+        def count_flops(length: int) -> int:
+            # Of the encoder with its pooler; the head's are too few to count.
+            return passes * training_flops_per_sequence(encoder, length, predictions=0)
+
+        def divide(params: Any) -> tuple[Any, Any]:
+            return split(params, encoder)
+
+        def load(state: TrainState, folder: str) -> TrainState:
+            # The control by which pre-training is judged has nothing of the source but its shape,
+            # and what is computed from the vocabulary.
+            if config.init == 'random':
+                return load_frozen(state, source.params, source.where)
+            is_fresh = config.bilstm and not source.model.bilstm
+            return load_source(state, source, encoder, task.head, is_fresh, folder)
+
+        return Training(
+            train,
+            scored,
+            model,
+            trained,
+            task_heads.make_objective(task.head, trained, config.embedding, targets),
+            (trained, config.embedding, targets),
+            lambda split, batch: self._inputs(batch),
+            divide,
+            load,
+            StepCosts(count_flops),
+        )
+
     def check(self, config: FinetuneConfig) -> None:
         """Raise UserError where there can be no run of `config`; compute nothing."""
         encoder, task = config.encoder(self.data.source.model), self.data.task
-        if encoder.embedding == OF_WORDS and task.head in ('span', 'choice', 'embedding'):
+        if encoder.embedding == OF_WORDS and not task_heads.HEADS[task.head].fits_whole_words:
             raise UserError(
                 f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
@@ -83,14 +167,14 @@ class Approach:
         task = self.data.task
         for name in ('class_weights', 'label_smoothing'):
             value = getattr(config, name)
-            if value and not task_heads.HEADS[task.head].has_targets:
+            if value and not task_heads.get_task_head(task.head).has_targets:
                 raise UserError(
                     f'{name}={value} is for tasks of kind classification and pair, and {task.name}'
                     f' is of kind {task.kind}: leave it out'
                 )
             if value and is_compared:
                 raise UserError(f'{name}={value} does not go with tuning.consistency: leave it out')
-        self.targets(config)
+        self.make_targets(config)
 
     def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
         """Return the (training, scored) features that batches are cut from, made once.
@@ -145,79 +229,53 @@ class Approach:
         name = config.embedding.teacher
         return {'teacher_fingerprint': self._teacher(name).fingerprint()} if name else {}
 
-    def targets(self, config: FinetuneConfig) -> losses.ClassTargets:
+    def make_targets(self, config: FinetuneConfig) -> ClassTargets:
         """Return the weights of classes and their smoothing. UserError where they are none."""
-        train = self.data.train
-        given = (train[i].label for i in self.data.chosen(config))
+        chosen = self.data.choose(config.train_examples, config.seed)
+        given = (self.data.train[i].label for i in chosen)
         weights = class_weights(config.class_weights, self.data.task.labels, given)
-        return losses.ClassTargets(weights, config.label_smoothing)
+        return ClassTargets(weights, config.label_smoothing)
 
-    def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
-        """Return what the model reads of a batch of the features of 'train' or the scored split."""
-        return self._inputs(batch)
 
-    def models(self, config: FinetuneConfig) -> tuple[Any, Any]:
-        """Return a model, and the same as it is trained, whose attention kernel may be another."""
-        # The dropout of the head is the recipe's, and the encoder has its own.
-        encoder, task = config.encoder(self.data.source.model), self.data.task
-        model = task_heads.make_model(
-            task.head,
-            encoder,
-            task.num_outputs,
-            config.head_dropout,
-            config.runtime,
-            config.embedding.sentence(task.options.get('prompts', {}), config.max_seq_length),
-        )
+def load_source(
+    state: TrainState,
+    source: Source,
+    encoder: ModelConfig,
+    head: str,
+    is_bilstm_fresh: bool,
+    folder: str,
+) -> TrainState:
+    """Return a run's fresh `state` with the encoder of its source.
 
-        # Two forms of one model: a fused kernel may read only rows of the training length, while
-        # splits are predicted in several lengths; and predictions multiply as compute_dtype says.
-        length = self.features(config)[0]['input_ids'].shape[-1]
-        kernel = attend.choose(config.runtime, encoder, length)
-        matmul_dtype = products.read_in_training(config.runtime)
-        return model, model.clone(kernel=kernel, matmul_dtype=matmul_dtype)
+    Args:
+      state: which says how the arrays lie.
+      source: where the weights are from.
+      encoder: the shape of the run's encoder.
+      head: the name of the task's head.
+      is_bilstm_fresh: whether there is a BiLSTM above the encoder that the source has not.
+      folder: that of the run, for the log.
+    """
+    # A BiLSTM above the encoder is in no pre-trained source: its fresh weights are lent to the
+    # tree that is loaded, which must be complete.
+    name, weights = f'--init_from={source.where}', source.params['encoder']
+    if is_bilstm_fresh:
+        logging.info(f'{folder}: its BiLSTM is fresh')
+        weights = {**weights, 'bilstm': state.params['encoder']['bilstm']}
 
-    def split(self, config: FinetuneConfig, params: Any) -> tuple[Any, Any]:
-        """Split fresh parameters: (what is trained, what is not; None where all are)."""
-        return split(params, config.encoder(self.data.source.model))
+    # Where it is of the task, the pooler is as fresh as the rest of its head.
+    parts = task_heads.HEADS[head].of(source.model.family).parts
+    if source.model.traits.pooler_of_task and 'pooler' in parts:
+        weights = {**weights, 'pooler': state.params['encoder']['pooler']}
 
-    def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
-        """Return the run's fresh `state` with the weights that training begins with.
-
-        The encoder's are those of the source, unless init=random.
-        """
-        # The control by which pre-training is judged: nothing of the source but its shape, and
-        # what is computed from the vocabulary.
-        source = self.data.source
-        if config.init == 'random':
-            return load_frozen(state, source.params, source.where)
-
-        # A BiLSTM above the encoder is in no pre-trained source: its fresh weights are lent to the
-        # tree that is loaded, which must be complete.
-        name, encoder = f'--init_from={source.where}', source.params['encoder']
-        if config.bilstm and not source.model.bilstm:
-            logging.info(f'{folder}: its BiLSTM is fresh')
-            encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
-
-        # Where it is of the task, the pooler is as fresh as the rest of its head.
-        of_task = source.model.traits.pooler_of_task
-        parts = task_heads.HEADS[self.data.task.head].of(source.model.family).parts
-        if of_task and 'pooler' in parts:
-            encoder = {**encoder, 'pooler': state.params['encoder']['pooler']}
-
-        # The encoder, and the head that all share: others of the source answer another task.
-        shared = {p: source.params[p] for p in ('head',) if p in parts and p in source.params}
-        if 'head' in parts:
-            origin = f'that of {source.where}' if shared else 'fresh: the source has none'
-            logging.info(f'{folder}: the layer that all heads share is {origin}')
-        return load_encoder(state, encoder, config.encoder(source.model), name, shared)
-
-    def costs(self, config: FinetuneConfig) -> StepCosts:
-        """Count the FLOPs of the encoder with its pooler; the head's are too few to count."""
-        encoder = config.encoder(self.data.source.model)
-        passes = task_heads.passes(self.data.task.head, encoder)
-        return StepCosts(
-            lambda length: passes * training_flops_per_sequence(encoder, length, predictions=0)
-        )
+    # The encoder, and the head that all share: others of the source answer another task.
+    shared = {}
+    if 'head' in parts:
+        origin = 'fresh: the source has none'
+        if 'head' in source.params:
+            shared['head'] = source.params['head']
+            origin = f'that of {source.where}'
+        logging.info(f'{folder}: the layer that all heads share is {origin}')
+    return load_encoder(state, weights, encoder, name, shared)
 
 
 def check_embedding(config: FinetuneConfig, task: EmbeddingTask, encoder: ModelConfig) -> None:

@@ -23,7 +23,7 @@ from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import Predictions, Task, load_task
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
-from bert_jax.input_pipeline.text.whole_text import read_json
+from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.runs.finetuning.data_collator import (

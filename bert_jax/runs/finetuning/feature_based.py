@@ -14,12 +14,12 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.model.tagger import FeatureTagger, layers_of
-from bert_jax.runs.finetuning.approach import Approach
+from bert_jax.model.bilstm import FeatureTagger, layers_of
+from bert_jax.runs.finetuning.approach import Approach, Training
 from bert_jax.runs.finetuning.encoder_cache import WordStates
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import TaskData
-from bert_jax.train.state import TrainState
+from bert_jax.train import task_heads
 
 
 class FeatureBased(Approach):
@@ -50,6 +50,39 @@ class FeatureBased(Approach):
         layers_of(config.features, self.data.source.model.num_layers)
         self.check_targets(config)
 
+    def make_training(self, config: Any) -> Training:
+        """Make what a run of `config` trains: a BiLSTM with a classifier."""
+        # 'sum...' learns one weight a layer; a single layer or a concatenation needs none.
+        task = self.data.task
+        model = FeatureTagger(
+            outputs=task.num_outputs,
+            weigh=config.features.startswith('sum'),
+            depth=config.lstm_layers,
+            width=config.lstm_width,
+            dropout=config.head_dropout,
+            dtype=jnp.dtype(config.runtime.compute_dtype),
+        )
+        train, scored = self.features(config)
+        layers = layers_of(config.features, self.data.source.model.num_layers)
+        words, targets = self._words[config.max_seq_length], self.make_targets(config)
+
+        def read_inputs(split: str, batch: Arrays) -> Arrays:
+            # The states are fetched batch by batch; all of them would not fit in memory.
+            return batch | {'features': words[split].lookup(batch['input_ids'], layers)}
+
+        return Training(
+            train,
+            scored,
+            model,
+            model,  # no attention, so no kernel to choose
+            task_heads.make_objective(task.head, model, config.embedding, targets),
+            (model, config.embedding, targets),
+            read_inputs,
+            divide=lambda params: (params, None),
+            load=lambda state, folder: state,  # a BiLSTM begins at random
+            costs=StepCosts(None),  # the encoder's are spent once, and not in a step
+        )
+
     def features(self, config: Any) -> tuple[Arrays, Arrays]:
         """Return a row for each sentence; compute the states of the words that the run needs."""
         data, length = self.data, config.max_seq_length
@@ -63,40 +96,7 @@ class FeatureBased(Approach):
 
         # Only the chosen training examples: the encoder is the expensive part of such a run.
         train, scored = self._words[length]['train'], self._words[length][data.split]
-        train.need(data.chosen(config), self._machine.mesh, self._machine.heed)
+        chosen = data.choose(config.train_examples, config.seed)
+        train.need(chosen, self._machine.mesh, self._machine.heed)
         scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
         return train.sentences, scored.sentences
-
-    def inputs(self, config: Any, split: str, batch: Arrays) -> Arrays:
-        """Return the batch with the states of its words."""
-        # The states are fetched batch by batch; all of them would not fit in memory.
-        layers = layers_of(config.features, self.data.source.model.num_layers)
-        words = self._words[config.max_seq_length][split]
-        return batch | {'features': words.lookup(batch['input_ids'], layers)}
-
-    def models(self, config: Any) -> tuple[Any, Any]:
-        """Make the BiLSTM with a classifier."""
-        # 'sum...' learns one weight a layer; a single layer or a concatenation needs none.
-        model = FeatureTagger(
-            outputs=self.data.task.num_outputs,
-            weigh=config.features.startswith('sum'),
-            depth=config.lstm_layers,
-            width=config.lstm_width,
-            dropout=config.head_dropout,
-            dtype=jnp.dtype(config.runtime.compute_dtype),
-        )
-
-        # No attention, so no kernel to choose: one model for training and for prediction.
-        return model, model
-
-    def split(self, config: Any, params: Any) -> tuple[Any, Any]:
-        """Return that all of the BiLSTM is trained."""
-        return params, None
-
-    def begin(self, config: Any, state: TrainState, folder: str) -> TrainState:
-        """Return the state as it is: a BiLSTM begins at random."""
-        return state
-
-    def costs(self, config: Any) -> StepCosts:
-        """Count no FLOPs: the encoder's are spent once, and not in a step."""
-        return StepCosts(None)

@@ -22,24 +22,21 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, OptimizerConfig
-from bert_jax.costs.throughput import StepCosts
+from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.input_pipeline.tasks import Predictions
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import dropout, layout, partition
 from bert_jax.runs.finetuning import data_collator, evaluation
-from bert_jax.runs.finetuning.approach import Approach
+from bert_jax.runs.finetuning.approach import Approach, Training
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.finetuning.machine import Machine, Stopped
-from bert_jax.runs.finetuning.task_data import TrainingRows
-from bert_jax.runs.supervision.signals import Agreement
-from bert_jax.runs.supervision.watchdog import watchdog
-from bert_jax.runs.workdir import metrics, notes, plots, running
+from bert_jax.runs.finetuning.task_data import Batching, TrainingRows
+from bert_jax.runs.workdir import metrics, notes, plots
+from bert_jax.runs.workdir.run_context import RunContext, choose_products
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, loop, schedule, task_heads
-from bert_jax.train.losses import Objective
+from bert_jax.train import checkpoint, loop
 from bert_jax.train.state import (
     TrainState,
     fresh_state,
@@ -59,14 +56,37 @@ class Programs(NamedTuple):
       train_step: the train step.
       predictor: predicts a split.
       trained: how many weights the step trains.
-      costs: what the step takes.
     """
 
     init: Callable[[np.uint32], TrainState]
     train_step: Any
     predictor: Callable[..., Predictions]
     trained: int
-    costs: StepCosts
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What one run does, made once of its configuration.
+
+    Attributes:
+      training: what it trains, on what and from where.
+      programs: what is compiled for it.
+      rows: its training rows.
+      batching: how they are put together.
+      score_every: steps between scores on the way; 0: none.
+      patience: scores without a better one that end it; 0: no end.
+      keeps_best: whether it ends with the best weights; otherwise with the last.
+      chance: the training loss of a constant answer: the objective's own, or the task's.
+    """
+
+    training: Training
+    programs: Programs
+    rows: TrainingRows
+    batching: Batching
+    score_every: int
+    patience: int
+    keeps_best: bool
+    chance: float
 
 
 class FineTuner:
@@ -80,10 +100,9 @@ class FineTuner:
 
     def __init__(self, approach: Approach, machine: Machine, profile_steps: int = 0):
         """Take up an approach; `profile_steps` of each run are traced into its folder."""
-        # Runs of a sweep differ in rates and seeds, mostly, so `programs` lets them share.
+        # Runs of a sweep differ in rates and seeds, mostly, so `make_programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
         self.compilations, self._profile_steps = machine.compilations, profile_steps
-        self._stop = Agreement(machine.signal, machine.mesh)
         self._programs: dict[Any, Programs] = {}
 
     def run(self, config: FinetuneConfig, folder: str) -> tuple[dict[str, Any], bool]:
@@ -98,47 +117,40 @@ class FineTuner:
         """
         # What cannot be made is refused before the folder is this run's.
         self.check(config)
-        data, workdir = self.data, Workdir(folder)
-        config = running.with_products(workdir, config)
-        result_file = workdir.result(data.split)
+        workdir = Workdir(folder)
+        config = choose_products(workdir, config)
+        result_file, job = workdir.result(self.data.split), None
         if not result_file.exists():
-            self.approach.features(config)
-            self.approach.models(config)
+            job = self.make_job(config)
 
         # From here on it is. A run that is done is taken as it is.
-        was_there = workdir.create_or_resume(
-            config, {**data.identity, **self.approach.identity(config)}
-        )
-        if was_there and result_file.exists():
-            return read_object(result_file, 'the result of the run'), True
-        started = time.perf_counter()
-        data.source.tokenizer.save(workdir.tokenizer_folder)
+        machine, steps, profile = self._machine, self.count_steps(config), self._profile_steps
+        with RunContext(
+            folder, config, machine.mesh, steps=steps, signal=machine.signal, profile_steps=profile
+        ) as context:
+            identity = {**self.data.identity, **self.approach.identity(config)}
+            was_there = context.claim(self.data.source.tokenizer, identity)
+            if was_there and result_file.exists():
+                return read_object(result_file, 'the result of the run'), True
+            started = time.perf_counter()
+            job = job or self.make_job(config)
 
-        # Noted before the first step, and so on the pictures of a run that is stopped too.
-        chance = self._constant_loss(config)
-        guess = {'loss': chance, **data.task.constant_scores(data.scored)}
-        notes.note_guess(folder, notes.Guess(0, guess))
+            # Noted before the first step, and so on the pictures of a run that is stopped too.
+            guess = {'loss': job.chance, **self.data.task.constant_scores(self.data.scored)}
+            notes.note_guess(folder, notes.Guess(0, guess))
 
-        # To predict may take as long as to train, so one watchdog is for both.
-        with watchdog(config.runtime.stall_minutes) as heartbeat:
-            with jax.set_mesh(self._machine.mesh):
-                params, selected_step = self._trained(config, folder, heartbeat)
-            predictions = self._predict(config, params, heartbeat)
+            # To predict may take as long as to train, so one watchdog is for both.
+            context.watch()
+            params, selected_step = self._train(context, job, config.seed)
+            predictions = self._predict(context, job, params)
 
         # The result comes last, and with it the run is done.
-        loss = training_loss(folder)
-        facts = {
-            'step': self.total_steps(config),
-            'train_loss': loss,
-            **({'selected_step': selected_step} if config.select == 'best' else {}),
-            'config_hash': evaluation.config_hash(config),
-            'chance_loss': chance,
-            'failed': loss is None or loss >= LEARNT * chance,
-            'seconds': time.perf_counter() - started,
-            'costs': self._costs(config, workdir),
-        }
-        result = evaluation.record(data.task, data.split, data.scored, predictions, workdir, facts)
-        return result, False
+        facts = self._tell(workdir, job) | {'config_hash': evaluation.config_hash(config)}
+        facts |= {'step': steps, 'seconds': time.perf_counter() - started}
+        if job.keeps_best:
+            facts['selected_step'] = selected_step
+        task, split, scored = self.data.task, self.data.split, self.data.scored
+        return evaluation.record(task, split, scored, predictions, workdir, facts), False
 
     def check(self, config: FinetuneConfig) -> None:
         """Raise UserError where there can be no run of `config`, before anything is computed."""
@@ -152,208 +164,206 @@ class FineTuner:
 
         # Then what each part says of its own settings, cheapest first.
         config.refuse_unused()
-        self.total_steps(config)
-        self._machine.check(config)
+        self.count_steps(config)
+        self._machine.check(config.runtime, config.batch_size, config.embedding.chunk_size)
         self.approach.check(config)
 
-    def _constant_loss(self, config: FinetuneConfig) -> float:
-        """Return the training loss of a constant answer: the objective's own, or the task's."""
-        features, _ = self.approach.features(config)
-        _, trained = self.approach.models(config)
-        constant = self._objective(config, trained).constant
-        if constant is None:
-            return self.data.task.constant_loss(features)
-        return constant(features, config.batch_size)
-
-    def _objective(self, config: FinetuneConfig, trained: Any) -> Objective:
-        head, targets = self.data.task.head, self.approach.targets(config)
-        return task_heads.make_objective(head, trained, config.embedding, targets)
-
-    def total_steps(self, config: FinetuneConfig) -> int:
+    def count_steps(self, config: FinetuneConfig) -> int:
         """Count the steps of a run of `config`. UserError where that is none."""
-        return total_steps(len(self.data.chosen(config)), config)
+        return total_steps(len(self.data.choose(config.train_examples, config.seed)), config)
 
-    def _trained(
-        self, config: FinetuneConfig, folder: str, heartbeat: Callable[[], None]
-    ) -> tuple[Any, int]:
+    def make_job(self, config: FinetuneConfig) -> Job:
+        """Make what a run of `config` does; nothing is compiled yet.
+
+        Raises:
+          UserError: there can be no such run.
+          Stopped: after a signal.
+        """
+        data, training = self.data, self.approach.make_training(config)
+        reads, label_keys = config.embedding.reads, list(data.task.label_keys)
+        if reads.teacher:
+            label_keys.append('teacher_vectors')
+        chosen = data.choose(config.train_examples, config.seed)
+        batching = Batching(config.batch_size, config.length_buckets, config.seed)
+        rows = TrainingRows(training.train, chosen, label_keys, batching, reads.in_batch)
+        if training.objective.constant is None:
+            chance = data.task.constant_loss(training.train)
+        else:
+            chance = training.objective.constant(training.train, config.batch_size)
+        return Job(
+            training,
+            self._make_programs(config, training),
+            rows,
+            batching,
+            config.score_every,
+            config.patience,
+            config.select == 'best',
+            chance,
+        )
+
+    def _train(self, context: RunContext, job: Job, seed: int) -> tuple[Any, int]:
         """Return the parameters that the run ends with, and the step that they are of.
 
         Raises:
           Stopped: after a signal.
         """
         # The fresh state is made in any case: it says which arrays there are, and how they lie.
-        steps, runtime = self.total_steps(config), config.runtime
-        fresh = self.programs(config).init(np.uint32(config.seed & 0xFFFFFFFF))
-        state = self.approach.begin(config, fresh, folder)
+        folder, steps = context.folder.name, context.total_steps
+        with jax.set_mesh(context.mesh):
+            state = job.training.load(job.programs.init(np.uint32(seed & 0xFFFFFFFF)), folder)
 
         # A run that was stopped between its last step and its score has no more to train.
-        checkpoints = running.checkpoints_of(folder, runtime)
-        if checkpoints.steps()[-1:] == [steps] and (trained := checkpoints.params(steps)):
-            plots.plot_workdir(folder)
-            best_step = BestCheckpoint(folder).step if config.select == 'best' else 0
-            params = load_params_into(state.params, trained, folder)
-            return joined(params, state.frozen), best_step or steps
+        if context.checkpoints.steps()[-1:] == [steps]:
+            trained = context.checkpoints.params(steps)
+            if trained:
+                plots.plot_workdir(folder)
+                params = joined(load_params_into(state.params, trained, folder), state.frozen)
+                best_step = 0
+                if job.keeps_best:
+                    best_step = BestCheckpoint(folder).step
+                return params, best_step or steps
 
         # What an interrupted run has left takes the place of the source's weights.
-        meter_state = None
-        resumed = running.resumed(folder, checkpoints, state, steps)
-        if resumed:
-            state, meter_state = resumed
-        required = runtime.on_full_disk == 'stop'
-        best = BestCheckpoint(folder, required, resumed is not None) if config.score_every else None
+        context.begin(state)
+        del state  # its memory is the run's
+        best, held_out = None, None
+        if job.score_every:
+            required = context.runtime.on_full_disk == 'stop'
+            best = BestCheckpoint(folder, required, context.is_resumed)
+            held_out = self._make_evaluation(context, job, best)
+        ended = self._make_steps(context, job, held_out)
 
-        # `saves`: the room that checkpoints may take is asked for before the first step.
-        with running.opened(
-            folder,
-            checkpoints,
-            state,
-            runtime,
-            kind='finetune',
-            total_steps=steps,
-            saves=1 + (steps - int(state.step)) // runtime.checkpoint_every,
-            meter_state=meter_state,
-            should_stop=self._stop,
-            heartbeat=heartbeat,
-            profile_steps=self._profile_steps,
-        ) as run:
-            evaluation = self._evaluation(config, best, heartbeat) if best else None
-            ended = self._steps(config, folder, run, state, evaluation)
+        # Short of its steps and not by patience: a signal. There is no score, and the message is
+        # what is saved.
+        step = int(ended.state.step)
+        if step < steps and not ended.early:
+            context.checkpoints.wait()
+            assert ended.signal is not None, 'nothing else ends the loop early'
+            raise Stopped(ended.signal, checkpoint.standing(folder, step))
+        return self._conclude(context, ended, best, job.keeps_best)
 
-            # Short of its steps and not by patience: a signal. There is no score, and the message
-            # is what is saved.
-            if int(ended.state.step) < steps and not ended.early:
-                checkpoints.wait()
-                assert ended.signal is not None, 'nothing else ends the loop early'
-                raise Stopped(ended.signal, checkpoint.standing(folder, int(ended.state.step)))
-            return self._concluded(config, folder, ended, checkpoints, best)
-
-    def _steps(
-        self,
-        config: FinetuneConfig,
-        folder: str,
-        run: loop.Run,
-        state: TrainState,
-        evaluation: loop.Evaluation | None,
+    def _make_steps(
+        self, context: RunContext, job: Job, held_out: loop.Evaluation | None
     ) -> loop.TrainResult:
-        """Train from `state` on, to the last step or as far as it comes."""
-        # What is read at which step is arithmetic, so to resume is to begin at another step.
-        data, programs, steps = self.data, self.programs(config), self.total_steps(config)
-        features, _ = self.approach.features(config)
-        rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
+        """Train to the last step, or as far as it comes."""
 
         # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
         def place(batch: Arrays) -> dict[str, Any]:
-            inputs = self.approach.inputs(config, 'train', batch)
-            return data_collator.place_global(inputs, self._machine.mesh, config.batch_size)
+            inputs = job.training.read_inputs('train', batch)
+            return data_collator.place_global(inputs, context.mesh, job.batching.size)
 
-        # The loop does not save the last state: `_concluded` saves weights alone in its place.
-        warmup = int(steps * config.warmup_fraction)
-        return loop.train(
-            run,
-            programs.train_step,
-            state,
-            loop.prefetch(rows.batches(int(state.step)), place),
-            schedule.hparams_of(config.optimizer, config.seed, steps, warmup_steps=warmup),
-            last=steps,
-            name=folder,
-            evaluation=evaluation,
-            costs=programs.costs,
-            read_by=lambda first, last: rows.read_by(first),
-            programs=config.length_buckets,
+        # The loop does not save the last state: `_conclude` saves weights alone in its place.
+        part = loop.Part(
+            name=context.folder.name,
+            costs=job.training.costs,
+            read_by=lambda first, last: job.rows.read_by(first),
+            programs=job.batching.lengths,
             save_last=False,
         )
+        # What is read at which step is arithmetic, so to resume is to begin at another step.
+        batches = loop.prefetch(job.rows.batches(int(context.state.step)), place)
+        return loop.train_steps(context, job.programs.train_step, batches, held_out, part)
 
-    def _concluded(
+    def _conclude(
         self,
-        config: FinetuneConfig,
-        folder: str,
+        context: RunContext,
         ended: loop.TrainResult,
-        checkpoints: checkpoint.Checkpoints,
         best: BestCheckpoint | None,
+        keeps_best: bool,
     ) -> tuple[Any, int]:
         """Save the parameters that a trained run ends with; return them, and the step of them."""
         # Only patience makes a run end early, and then the best step is what the user asks about.
-        params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
-        if ended.early and best:
-            logging.info(
-                f'{folder}: stopped at step {step} of {steps}, {self.data.task.metric} is best at'
-                f' step {best.step}'
-            )
+        folder, steps = context.folder.name, context.total_steps
+        params, step = ended.state.params, int(ended.state.step)
+        best_step = 0  # as where none could be saved
+        if best is not None:
+            best_step = best.step
+            if ended.early:
+                logging.info(
+                    f'{folder}: stopped at step {step} of {steps}, {self.data.task.metric} is best'
+                    f' at step {best_step}'
+                )
 
-        # The best weights take the place of the last where they are another step's; that is 0 where
-        # none could be saved.
-        if config.select == 'best' and best and best.step not in (0, step):
-            params = load_params_into(params, best.params(), folder)
+            # The best weights take the place of the last where they are another step's.
+            if keeps_best and best_step not in (0, step):
+                params = load_params_into(params, best.params(), folder)
 
         # The folder of a finished run holds weights alone, without moments; whenever it stopped,
         # under its last step's number.
-        checkpoints.save(
-            ended.state._replace(params=params, opt_state={}, step=ended.state.step - step + steps),
-            {'kind': 'finetune'},
-        )
-        return joined(params, ended.state.frozen), (best.step if best else 0) or steps
+        last = ended.state.step - step + steps
+        context.state = ended.state._replace(params=params, opt_state={}, step=last)
+        context.checkpoints.save(context.state, {'kind': context.kind})
+        return joined(params, ended.state.frozen), best_step or steps
 
-    def _costs(self, config: FinetuneConfig, workdir: Workdir) -> dict[str, Any]:
-        """Return what a run that has ended took, for the table of a sweep (sweep.py has names)."""
-        programs = self.programs(config)
+    def _tell(self, workdir: Workdir, job: Job) -> dict[str, Any]:
+        """Return what a run that has ended came to, and took (sweep.py has names for its table)."""
+        loss = training_loss(workdir.name)
         return {
-            'trained_parameters': programs.trained,
-            'checkpoint_bytes': workdir.checkpoint_bytes(),
-            'step_memory_bytes': programs.costs.memory_bytes,
-            'step_ms': step_ms(workdir),
+            'train_loss': loss,
+            'chance_loss': job.chance,
+            'failed': loss is None or loss >= LEARNT * job.chance,
+            'costs': {
+                'trained_parameters': job.programs.trained,
+                'checkpoint_bytes': workdir.checkpoint_bytes(),
+                'step_memory_bytes': job.training.costs.memory_bytes,
+                'step_ms': step_ms(workdir),
+            },
         }
 
-    def programs(self, config: FinetuneConfig) -> Programs:
+    def _make_programs(self, config: FinetuneConfig, training: Training) -> Programs:
         """Return the programs of a run, shared by all configurations that make the same ones.
 
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the
         key.
         """
         # The values put in their place are arbitrary: they only make equal what compiles alike.
-        fixed = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
-        self.approach.features(config)  # first: inputs are looked up in them
+        optimizer = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
 
-        # One token through `inputs` shows which arrays the model reads, and of which rank.
-        model, trained = self.approach.models(config)
-        token = self.approach.inputs(config, 'train', {'input_ids': np.zeros((1, 1), np.int32)})
-        shapes = (array.shape for array in token.values())
-        targets = self.approach.targets(config)
-        key = (fixed, config.runtime, trained, config.embedding, targets, *shapes)
+        # One token through `read_inputs` shows which arrays the model reads, and of which rank.
+        token = training.read_inputs('train', {'input_ids': np.zeros((1, 1), np.int32)})
+        shapes = tuple(array.shape for array in token.values())
+        key = (optimizer, config.runtime, training.program_key, shapes)
         if key not in self._programs:
-            self._programs[key] = self._made(config, fixed, model, trained, token)
+            for line in self._list_departures(config):
+                logging.warning(line)
+            self._programs[key] = self._compile(training, optimizer, config.runtime, token)
         return self._programs[key]
 
-    def _made(
+    def _compile(
         self,
-        config: FinetuneConfig,
-        fixed: OptimizerConfig,
-        model: Any,
-        trained: Any,
+        training: Training,
+        optimizer: OptimizerConfig,
+        runtime: RuntimeConfig,
         token: Arrays,
     ) -> Programs:
-        """Make the programs of `programs`; nothing is compiled yet."""
+        """Make jitted programs; each is compiled when it is first called.
+
+        Args:
+          training: what is trained.
+          optimizer: its settings.
+          runtime: how it is computed.
+          token: inputs of one token.
+        """
         # Seeds come as an argument, so that a sweep over them compiles `init` once.
-        mesh, runtime = self._machine.mesh, config.runtime
-        for line in self._departures(config):
-            logging.warning(line)
+        mesh, model, source = self._machine.mesh, training.model, self.data.source.model
         shards = sharding.shards_update(runtime, mesh)
 
         def init(seed: Any) -> TrainState:
             fresh = init_params(model, seed, token)
-            params, frozen = self.approach.split(config, layout.for_model(fresh, model))
-            return fresh_state(params, fixed, frozen)
+            params, frozen = training.divide(layout.for_model(fresh, model))
+            return fresh_state(params, optimizer, frozen)
 
         # Shapes alone, without memory: what the shardings are made of.
         state = jax.eval_shape(init, np.uint32(0))
         shardings = partition.shardings(state, mesh, shards)
         step = make_train_step(
-            self._objective(config, trained),
-            fixed,
+            training.objective,
+            optimizer,
             runtime.accumulation,
             dropout_rng=runtime.dropout_rng,
             shard_optimizer=shards,
             dtype=jnp.dtype(runtime.compute_dtype),
-            encoder=self.data.source.model,
+            encoder=source,
         )
 
         # The state is donated: the step writes over the old one, which is not needed any more.
@@ -361,18 +371,12 @@ class FineTuner:
         jit = functools.partial(data_collator.counted_jit, counts=self.compilations)
         return Programs(
             jit(init, name='init', out_shardings=shardings),
-            jit(
-                step,
-                name='train',
-                donate_argnums=0,
-                out_shardings=(shardings, None),
-            ),
+            jit(step, name='train', donate_argnums=0, out_shardings=(shardings, None)),
             evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
-            parameter_count(state.params, self.data.source.model),
-            self.approach.costs(config),
+            parameter_count(state.params, source),
         )
 
-    def _departures(self, config: FinetuneConfig) -> list[str]:
+    def _list_departures(self, config: FinetuneConfig) -> list[str]:
         """Say what a run of `config` does otherwise than its settings say, a line each."""
         rates = {'head_dropout': config.head_dropout}
         if not isinstance(config, FeatureConfig):  # whose encoder drops nothing
@@ -388,8 +392,8 @@ class FineTuner:
             *dropout.rounded(rates, config.runtime.dropout_rng),
         ]
 
-    def _evaluation(
-        self, config: FinetuneConfig, best: BestCheckpoint, heartbeat: Callable[[], None]
+    def _make_evaluation(
+        self, context: RunContext, job: Job, best: BestCheckpoint
     ) -> loop.Evaluation:
         """Score the split, keep the best weights, and end the run when they are old.
 
@@ -399,30 +403,27 @@ class FineTuner:
 
         def evaluate(step: int, state: TrainState) -> loop.EvalResult:
             # The whole split, as at the end of the run: scores on the way compare with the last.
-            predictions = self._predict(config, joined(state.params, state.frozen), heartbeat)
+            predictions = self._predict(context, job, joined(state.params, state.frozen))
             score = data.task.score(data.scored, predictions)[metric]
             best.offer(state, score)
 
             # patience counts scores; 0 is no limit, and so is left out of the comparison.
-            patience = config.patience * config.score_every
+            patience = job.patience * job.score_every
             line = {'split': data.split, metric: score}
             return loop.EvalResult(line, stop=0 < patience <= step - best.step)
 
-        return loop.Evaluation(config.score_every, evaluate)
+        return loop.Evaluation(job.score_every, evaluate)
 
-    def _predict(
-        self, config: FinetuneConfig, params: Any, heartbeat: Callable[[], None]
-    ) -> Predictions:
+    def _predict(self, context: RunContext, job: Job, params: Any) -> Predictions:
         """Predict the scored split."""
-        # Features of both splits are made once, so to ask for them here costs nothing.
-        predictor, data = self.programs(config).predictor, self.data
-        _, features = self.approach.features(config)
+        data, training = self.data, job.training
 
-        def inputs(batch: Arrays) -> Arrays:
-            heartbeat()  # a large split may take longer than runtime.stall_minutes
-            return self.approach.inputs(config, data.split, batch)
+        def read_inputs(batch: Arrays) -> Arrays:
+            context.heartbeat()  # a large split may take longer than runtime.stall_minutes
+            return training.read_inputs(data.split, batch)
 
-        return predictor(params, data.scored, features, config.length_buckets, inputs)
+        predict, lengths = job.programs.predictor, job.batching.lengths
+        return predict(params, data.scored, training.scored, lengths, read_inputs)
 
 
 def total_steps(examples: int, config: FinetuneConfig) -> int:

@@ -12,11 +12,11 @@ import jax
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
-from bert_jax.mesh import construction, determinism, program_cache, sharding
+from bert_jax.configs.schema import ModelConfig, RuntimeConfig
+from bert_jax.mesh import before_jax, construction, program_cache, sharding
 from bert_jax.model import partition
 from bert_jax.runs.supervision.signals import StopSignal
-from bert_jax.runs.workdir import running
+from bert_jax.runs.workdir.run_context import say_stopped
 
 # Settings that all runs of a process have from the first.
 _SHARED = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')
@@ -32,7 +32,7 @@ class Stopped(SystemExit):
     def __init__(self, signal_number: int, standing: str = 'stopped'):
         """Log what the run goes on from, in the words of `standing`."""
         self.signal = signal_number
-        running.say_stopped(signal_number, standing)
+        say_stopped(signal_number, standing)
         super().__init__(128 + signal_number)
 
 
@@ -51,20 +51,19 @@ class Machine(NamedTuple):
     signal: StopSignal
     compilations: collections.Counter[str]
 
-    def check(self, config: FinetuneConfig) -> None:
-        """Raise UserError where a run of `config` does not go with these devices."""
+    def check(self, runtime: RuntimeConfig, batch_size: int, chunk_size: int | None) -> None:
+        """Raise UserError where a run with such settings does not go with these devices."""
         # The mesh is made once: a run that asks for another cannot be had in this process.
         for name in _SHARED:
-            if (value := getattr(config.runtime, name)) != getattr(self.runtime, name):
+            value = getattr(runtime, name)
+            if value != getattr(self.runtime, name):
                 raise UserError(
                     f'runtime.{name}={value}: the runs of one command share it '
                     f'({getattr(self.runtime, name)}): give it to all of them, with --set'
                 )
-        sharding.check_divides(
-            self.mesh, config.batch_size, config.runtime.accumulation, 'batch_size'
-        )
-        if chunk := config.embedding.chunk_size:
-            sharding.check_divides(self.mesh, chunk, 1, 'embedding.chunk_size')
+        sharding.check_divides(self.mesh, batch_size, runtime.accumulation, 'batch_size')
+        if chunk_size:
+            sharding.check_divides(self.mesh, chunk_size, 1, 'embedding.chunk_size')
 
     def heed(self) -> None:
         """Raise Stopped after a signal."""
@@ -75,7 +74,7 @@ class Machine(NamedTuple):
 def ready(runtime: RuntimeConfig, model: ModelConfig) -> Machine:
     """Make this machine ready for runs with such settings; a signal no longer ends the process."""
     mesh = mesh_of(runtime, model)
-    logging.info(determinism.described(jax.default_backend()))
+    logging.info(before_jax.describe_determinism(jax.default_backend()))
     return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 

@@ -68,7 +68,7 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
     }
     write_note(epath.Path(folder) / 'sweep.json', report, 2)
     guessed = notes.guesses(Workdir(os.path.join(folder, 'runs', best['name'])))
-    plots.save(Workdir(folder).plots / 'spread.png', spread(rows, guessed))
+    plots.save(Workdir(folder).plots / 'spread.png', chart_scores(rows, guessed))
     return rows
 
 
@@ -152,41 +152,47 @@ def line_of(settings: Mapping[str, Any], axis: str | None) -> str:
     return _STARTS.get(words, words)
 
 
-def spread(
+def chart_scores(
     rows: Sequence[Row],
     guessed: Sequence[notes.Guess],
     colours: Mapping[str, int] | None = None,
-) -> plots.Spread | plots.Growth:
-    """Draw a sweep: means over the setting of `axis_of`, or else every seed a point.
+) -> plots.Chart | plots.Spread:
+    """Return the picture of a sweep: means over the setting of `axis_of`, or every seed a point.
 
     Args:
       rows: the results of its runs.
       guessed: what guessing scores, of a run.
       colours: of the lines, by what `line_of` calls them; None: in the order of these names.
     """
-    metric, split = rows[0]['metric'], rows[0]['split']
-    quantity, axis = plots.quantity(metric), axis_of(rows)
+    metric, axis = rows[0]['metric'], axis_of(rows)
+    title, quantity = f'{metric} on {rows[0]["split"]}', plots.get_quantity(metric)
     levels = [guess.scores[metric] * quantity.factor for guess in guessed if metric in guess.scores]
-    guess = levels[-1] if levels else None
-    groups: dict[str, list[float]] = {}
     if axis is None:
+        groups: dict[str, list[float]] = {}
         for row in rows:
-            values = groups.setdefault(in_words(row['settings']), [])
-            values.append(row['metrics'][metric] * quantity.factor)
-        title = f'{metric} on {split}, every run a point'
-        return plots.Spread(title, quantity.unit, groups, guess)
+            score = row['metrics'][metric] * quantity.factor
+            groups.setdefault(in_words(row['settings']), []).append(score)
+        guess = levels[-1] if levels else None
+        return plots.Spread(f'{title}, every run a point', quantity.unit, groups, guess)
 
-    lines: dict[str, list[tuple[float, float, float]]] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
+    deviations: dict[str, list[float]] = {}
     for entry in sorted(summarize(rows), key=lambda entry: entry['settings'][axis]):
-        score = entry['metrics'][metric]
-        point = (score['mean'] * quantity.factor, (score['sd'] or 0.0) * quantity.factor)
-        line = lines.setdefault(line_of(entry['settings'], axis), [])
-        line.append((entry['settings'][axis], *point))
+        line, score = line_of(entry['settings'], axis), entry['metrics'][metric]
+        point = (entry['settings'][axis], score['mean'] * quantity.factor)
+        points.setdefault(line, []).append(point)
+        deviations.setdefault(line, []).append((score['sd'] or 0.0) * quantity.factor)
+    colours = colours or {line: number for number, line in enumerate(sorted(points))}
+    curves = [
+        plots.Curve(line, points[line], 'main', colours[line], deviations[line]) for line in points
+    ]
+    tried = sorted({row['settings'][axis] for row in rows})
+    if levels:
+        level = [(tried[0], levels[-1]), (tried[-1], levels[-1])]
+        curves.append(plots.Curve('guessing', level, 'guessing', None))
     across = axis.rpartition('.')[2].replace('_', ' ')
-    numbered = colours or {line: number for number, line in enumerate(sorted(lines))}
-    return plots.Growth(
-        f'{metric} on {split} over {across}', quantity.unit, across, lines, numbered, guess
-    )
+    unit = quantity.unit or 'score'
+    return plots.Chart(f'{title} over {across}', unit, curves, across, tried)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:

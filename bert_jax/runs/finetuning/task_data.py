@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -140,9 +140,9 @@ class TaskData:
         # By length: the runs of a sweep share them, for to make them is slow.
         self._features: dict[int, tuple[Arrays, Arrays]] = {}
 
-    def chosen(self, config: schema.FinetuneConfig) -> list[int]:
-        """Return the numbers of the examples that a run trains on."""
-        return subset(range(len(self.train)), config.train_examples, config.seed)
+    def choose(self, count: int, seed: int) -> list[int]:
+        """Return the numbers of the `count` examples that a run trains on; 0: all."""
+        return subset(range(len(self.train)), count, seed)
 
     def features(self, length: int) -> tuple[Arrays, Arrays]:
         """Return (training, scored) features of at most `length` pieces, made once a length."""
@@ -161,41 +161,56 @@ class TaskData:
         return features
 
 
+class Batching(NamedTuple):
+    """How rows are put together: so many a batch, in so many lengths, in an order drawn by seed."""
+
+    size: int
+    lengths: int
+    seed: int
+
+
 class TrainingRows:
     """The rows that one run trains on, as batches from any step on."""
 
     def __init__(
         self,
-        config: schema.FinetuneConfig,
         features: Arrays,
         examples: Sequence[int],
-        label_keys: Sequence[str],
+        keys: Sequence[str],
+        batching: Batching,
+        are_negatives: bool = False,
     ):
-        """Take, of the `features` of the whole split, the rows of these `examples`."""
+        """Take, of the `features` of the whole split, the rows of these `examples`.
+
+        Args:
+          features: of the training split.
+          examples: their numbers.
+          keys: what a batch has besides INPUT_KEYS.
+          batching: how rows are put together.
+          are_negatives: whether the other examples of a batch are negatives of each, so that a text
+            must not be its own.
+        """
         # An example may have several rows (windows of a context): all of them are trained on.
         rows = np.flatnonzero(np.isin(features['example_index'], examples))
-        taught = ('teacher_vectors',) if config.embedding.reads.teacher else ()
-        self._config, self._keys = config, [*INPUT_KEYS, *label_keys, *taught]
+        self._keys, self._batching = [*INPUT_KEYS, *keys], batching
         self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
-
-        # Where other examples are negatives a text must not be its own.
-        is_apart = config.embedding.reads.in_batch and 'text_numbers' in features
-        self._distinct = features['text_numbers'][rows, :, 0] if is_apart else None
-        if self._distinct is not None:
+        self._distinct = None
+        if are_negatives and 'text_numbers' in features:
+            self._distinct = features['text_numbers'][rows, :, 0]
             self._say_left_over(self._distinct)
 
     def _say_left_over(self, distinct: np.ndarray) -> None:
         """Log how many rows an epoch has no place for."""
-        config, groups = self._config, [distinct]
-        if config.length_buckets > 1:
-            chosen = length_groups(self._arrays, config.length_buckets, config.batch_size)
-            groups = [distinct[rows] for _, rows in chosen]
-        left = sum(count_left_over(group, config.batch_size, config.seed) for group in groups)
+        size, lengths, seed = self._batching
+        groups = [distinct]
+        if lengths > 1:
+            groups = [distinct[rows] for _, rows in length_groups(self._arrays, lengths, size)]
+        left = sum(count_left_over(group, size, seed) for group in groups)
         if left:
             logging.warning(
                 f'{left} of {len(distinct)} training rows find no place in an epoch, since equal'
                 ' texts share no batch; they come first in the next. Fewer are left over with a'
-                f' smaller --batch_size (now {config.batch_size}), or without repeated texts'
+                f' smaller --batch_size (now {size}), or without repeated texts'
             )
 
     def batches(self, start: int, keys: Sequence[str] = ()) -> Iterator[Arrays]:
@@ -203,12 +218,12 @@ class TrainingRows:
 
         `keys`: the arrays of a batch, where they are others.
         """
-        # Without buckets every batch has one length, and one program is compiled.
-        config = self._config
-        arguments = self._arrays, keys or self._keys, config.batch_size, config.seed
-        if config.length_buckets == 1:
+        # With one length one program is compiled.
+        size, lengths, seed = self._batching
+        arguments = self._arrays, keys or self._keys, size, seed
+        if lengths == 1:
             return training_batches(*arguments, start, self._distinct)
-        return bucketed_batches(*arguments, config.length_buckets, start, self._distinct)
+        return bucketed_batches(*arguments, lengths, start, self._distinct)
 
     def read_by(self, step: int) -> str:
         """Say which training examples step number `step` (from 1) has read."""

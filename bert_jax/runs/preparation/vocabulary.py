@@ -17,12 +17,12 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.input_pipeline.preprocess import plan
 from bert_jax.input_pipeline.preprocess.languages import mixture, split_inputs, too_often
 from bert_jax.input_pipeline.progress import Progress
-from bert_jax.input_pipeline.text import corpus
+from bert_jax.input_pipeline.text import corpus, digest, encodings
 from bert_jax.input_pipeline.text.corpus import Report
-from bert_jax.input_pipeline.text.inputs import digest, encodings
-from bert_jax.input_pipeline.text.inputs.units import AnyUnit
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.tokenizer import Tokenizer, casing, extension, vocabulary
+from bert_jax.input_pipeline.text.units import AnyUnit
+from bert_jax.input_pipeline.tokenizer import extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.trainers import trainer_of
 from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
@@ -149,10 +149,10 @@ def train(
     refuse_other_case(options, languages)
     how_cased = list[str]()
     if languages and options.lower_case is None and trainer_of(options).has_casing:
-        named = casing.named(languages)
+        named = vocabulary.name_casing(languages)
         options, how_cased = named.applied(options), [str(named)]
     tables, repeats, read = text.counted(
-        lambda lines: vocabulary.counted(lines, options), trainer_of(options).lines
+        lambda lines: vocabulary.count_words(lines, options), trainer_of(options).lines
     )
     tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
     tokenizer.save(output)
@@ -221,7 +221,7 @@ def _worthwhile(
     """Add the words of the text that save most pieces; return lines about the text, and the fit."""
     # Counted as the tokenizer sees them, casing and all: its own words are compared.
     split = tokenizer.normalizer.split
-    tables, repeats, read = text.counted(lambda lines: WordTable(split).counted(lines))
+    tables, repeats, read = text.counted(lambda lines: WordTable(split).count(lines))
     table = _mixed(tables, repeats)
 
     # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
@@ -250,7 +250,7 @@ def _lines_of(words: str) -> list[str]:
     except UnicodeDecodeError as error:
         why = f'{error.reason} at byte {error.start}'
         raise UserError(
-            f'--words={words}: is not UTF-8 ({why}): {encodings.advice(words)}'
+            f'--words={words}: is not UTF-8 ({why}): {encodings.word_advice(words)}'
         ) from None
 
 

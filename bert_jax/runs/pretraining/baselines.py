@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 # Records that are read at once; it changes no number, but how `examples` is rounded up.
 _BATCH = 2048
@@ -64,7 +64,7 @@ def baselines(
     # Held-out records are masked once, at writing, so every model is asked for the same tokens; -1
     # marks places of a row that hold no mask.
     masked_ids, labels = [], []
-    held_out = RecordStream(directory, 'eval', _BATCH, 0, 'numpy')
+    held_out = RecordStream(directory, 'eval', _BATCH, 0)
     for language in held_out.languages:
         left = examples or held_out.records
         for batch in held_out.evaluation(-(-examples // _BATCH), language):
@@ -149,7 +149,7 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
     """
     # Put the hidden tokens back first: counted as they stand, [MASK] would be the most frequent.
     counts = np.zeros(tokenizer.vocab_size, np.int64)
-    stream = RecordStream(directory, 'train', _BATCH, 0, 'numpy')
+    stream = RecordStream(directory, 'train', _BATCH, 0)
     for batch in stream.evaluation(-(-examples // _BATCH)):
         ids = batch['input_ids'].copy()
         if 'masked_lm_weights' in batch:  # else the train step masks

@@ -11,40 +11,28 @@ import itertools
 
 import jax
 
-from bert_jax.configs.schema import Phase, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.costs import flops, memory
-from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.mesh import sharding
-from bert_jax.runs.pretraining.records import Records
-from bert_jax.runs.pretraining.teacher import Teacher
-from bert_jax.runs.workdir import word_vectors
-from bert_jax.train import schedule
-from bert_jax.train.program import pretraining_program
+from bert_jax.runs.pretraining.phase_data import PhaseData
+from bert_jax.train.learning_rate import list_rates
+from bert_jax.train.pretraining_program import PretrainingProgram
 from bert_jax.train.state import checkpoint_bytes
 
 
-def report(config: PretrainConfig, phase: Phase, records: Records, mesh: jax.sharding.Mesh) -> str:
+def report(data: PhaseData, program: PretrainingProgram, encoder: ModelConfig) -> str:
     """Compile the step of a phase and describe it in a line.
 
     The line has batch, FLOPs, memory of the step on one device, size of a checkpoint.
     """
     # A real batch, and not shapes alone: it is placed as in training, so the layouts are the same.
-    program = pretraining_program(config, records.kind(), mesh, phase=phase)
-    size, rows = phase.batch_size, sharding.local_rows(mesh, phase.batch_size)
-    stream = RecordStream(records.directory, 'train', size, config.seed, 'numpy', rows)
-    inputs = word_vectors.inputs(config.model, records.tokenizer)
-    batch = sharding.place(inputs(next(stream.batches())), mesh, size)
-    if teacher := Teacher.of(config, [records], mesh):
-        batch = teacher(batch)
-
     # Compiled and not run: the state is a tree of shapes, which takes no memory.
-    with jax.set_mesh(mesh):
+    batch = data.place(next(data.stream('train').batches()))
+    with jax.set_mesh(data.mesh):
         compiled = program.train_step.lower(program.state, batch, program.hparams).compile()
 
     # The formula's FLOPs: the compiler counts the body of a loop once.
-    work = phase.batch_size * flops.training_flops_per_sequence(
-        config.encoder, phase.seq_len, records.manifest.max_predictions
-    )
+    phase, predictions = data.phase, data.records.manifest.max_predictions
+    work = phase.batch_size * flops.training_flops_per_sequence(encoder, phase.seq_len, predictions)
     memory_of_step = memory.line(compiled, program.state, batch)
     saved = checkpoint_bytes(program.state)
     return (
@@ -64,6 +52,6 @@ def schedule_text(config: PretrainConfig) -> str:
         ' at',
         f'{"step":>10}  phase  learning_rate',
     ]
-    for step, rate in schedule.table(optimizer, config.total_steps, ends[:-1]):
+    for step, rate in list_rates(optimizer, config.total_steps, ends[:-1]):
         lines.append(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
     return '\n'.join(lines)

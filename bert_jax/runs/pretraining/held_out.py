@@ -16,17 +16,21 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from bert_jax.mesh import construction, sharding
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.mesh import construction, processes, sharding
 from bert_jax.model import partition
+from bert_jax.runs.pretraining import baselines
+from bert_jax.runs.pretraining.phase_data import PhaseData
 from bert_jax.runs.pretraining.records import check_model_reads
-from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir import notes, word_vectors
+from bert_jax.runs.workdir.run_context import RunContext
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import losses
-from bert_jax.train.loop import one_ahead
-from bert_jax.train.losses import Batch, MetricSums
+from bert_jax.train.loop import EvalResult, Evaluation, one_ahead
+from bert_jax.train.losses.masked_lm import make_pretraining_objective
+from bert_jax.train.losses.objective import Batch, MetricSums
 from bert_jax.train.metrics_accumulator import add_sums, means
-from bert_jax.train.program import pretraining_model
+from bert_jax.train.pretraining_program import pretraining_model
+from bert_jax.train.state import TrainState, joined
 from bert_jax.train.step import make_eval_step
 
 
@@ -78,6 +82,77 @@ def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[st
             yield language, batch
 
 
+class HeldOutEvaluation:
+    """The measures of a model in training on held-out records, compared with guessing.
+
+    Attributes:
+      guess: what guessing scores on the same records.
+    """
+
+    def __init__(
+        self,
+        data: PhaseData,
+        eval_step: Callable[[Any, Batch], MetricSums],
+        max_batches: int,
+        nsp: bool,
+        heartbeat: Callable[[], None],
+    ):
+        """Measure and log what guessing scores, with which every evaluation is compared.
+
+        Args:
+          data: of the phase, which has held-out records.
+          eval_step: (params, batch) -> metric sums.
+          max_batches: how many batches of each language are measured; 0: all.
+          nsp: whether pairs are learnt.
+          heartbeat: called with each batch: an evaluation may take longer than
+            runtime.stall_minutes.
+        """
+        self._data, self._eval_step, self._max_batches = data, eval_step, max_batches
+        self._heartbeat, self._stream = heartbeat, data.stream('eval')
+        records, examples = data.records, data.phase.batch_size * max_batches
+        self.guess = baselines.logged_baselines(records.directory, examples, records.tokenizer, nsp)
+
+    def __call__(self, step: int, state: TrainState) -> EvalResult:
+        """Return the line of an evaluation, and its rank: best is the lowest masked-LM loss."""
+        del step
+        params = joined(state.params, state.frozen)
+        measures = measure_languages(self._eval_step, params, self._batches())
+        line = {'split': 'eval', **measures}
+        if 'mlm_loss' in measures:
+            line['nats_gained'] = self.guess.unigram_nll - measures['mlm_loss']
+        # A student may learn a teacher's relations alone.
+        loss = measures.get('mlm_loss', measures.get('relation_loss', math.nan))
+        # A loss that is not finite can be no best. Losses of different lengths do not compare: a
+        # later phase's are always better.
+        score = None
+        if math.isfinite(loss):
+            score = (float(self._data.number), -loss)
+        return EvalResult(line, score)
+
+    def _batches(self) -> Iterator[tuple[str, Batch]]:
+        for language, batch in by_language(self._stream, self._max_batches):
+            self._heartbeat()
+            yield language, self._data.place(batch)
+
+
+def make_evaluation(
+    context: RunContext,
+    data: PhaseData,
+    eval_step: Callable[[Any, Batch], MetricSums],
+    pair_loss: bool,
+) -> Evaluation | None:
+    """Make the evaluation of a phase, and note what guessing scores; None without any records."""
+    if not data.records.manifest.records('eval'):
+        return None
+    runtime, nsp = context.runtime, data.records.kind().nsp and pair_loss
+    evaluate = HeldOutEvaluation(data, eval_step, runtime.eval_batches, nsp, context.heartbeat)
+    if processes.is_lead_process():
+        scores = evaluate.guess.by_metric(nsp)
+        guess = notes.Guess(data.first, scores, data.records.lasting_path())
+        notes.note_guess(context.folder.name, guess)
+    return Evaluation(runtime.eval_every, evaluate)
+
+
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     """Measure the newest checkpoint on all records of the split; return eval/SPLIT.json."""
     # Not at the top: a run that trains evaluates without them, and starts sooner.
@@ -94,7 +169,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     parameters.check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
     mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
-    objective = losses.pretraining_objective(
+    objective = make_pretraining_objective(
         pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
         nsp=config.pair_loss and manifest.objective in ('nsp', 'sop'),
     )
@@ -102,9 +177,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
 
     # No gradients are kept, so batches are larger than in training.
     size = eval_batch_size(mesh, manifest.seq_len, manifest.records(split))
-    stream = RecordStream(
-        data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size)
-    )
+    stream = RecordStream(data, split, size, config.seed, sharding.local_rows(mesh, size))
     params = partition.put(source.params, mesh, config.runtime.scan_layers)
     inputs = word_vectors.inputs(config.model, tokenizer)
 

@@ -137,7 +137,7 @@ def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
     """Return what is planned on what, in the order in which it is read."""
     from bert_jax.costs import flops, plan
     from bert_jax.model import partition
-    from bert_jax.train.program import departures
+    from bert_jax.train.pretraining_program import departures
 
     abstract = plan.abstract_mesh(config, topology)
     warnings = partition.left_whole(config.model, config.runtime), departures(config, abstract)

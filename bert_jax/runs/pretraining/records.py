@@ -20,11 +20,11 @@ from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.workdir.workdir import Workdir
 
 if TYPE_CHECKING:
-    from bert_jax.train.program import InputKind
+    from bert_jax.train.pretraining_program import InputKind
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Records:
 
     def kind(self) -> InputKind:
         """Return what the program must know of their rows, the drawing of masks included."""
-        from bert_jax.train.masking import DynamicMasking
-        from bert_jax.train.program import InputKind
+        from bert_jax.train.dynamic_masking import DynamicMasking
+        from bert_jax.train.pretraining_program import InputKind
 
         # Static masks are in the records; dynamic ones are drawn in the step, by the options that
         # the records were made with, and with the ids of their tokenizer.

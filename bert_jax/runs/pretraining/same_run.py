@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Names and JSON values, which must be alike in all processes.
 Facts = dict[str, Any]
 # How a host reads its records, where it keeps compiled programs, and when it gives itself up.
-FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_minutes')
+FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.stall_minutes')
 # Paths of records and text, which each host may have in a place of its own.
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
 # Another version may compute another number from the same program.

@@ -22,15 +22,16 @@ from bert_jax.input_pipeline.randomness import digest64
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.batching import training_batches
 from bert_jax.input_pipeline.text.typos import KINDS, is_word, one_typo
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
 from bert_jax.mesh import construction
 from bert_jax.model.retvec import WordSimilarity
 from bert_jax.runs.finetuning.data_collator import place_global
 from bert_jax.runs.pretraining import held_out
 from bert_jax.runs.pretraining.train import PretrainResult
-from bert_jax.runs.workdir.running import own_run
-from bert_jax.train import loop, losses, schedule, state
+from bert_jax.runs.workdir.run_context import RunContext
+from bert_jax.train import loop, state
+from bert_jax.train.losses.multi_similarity import make_similarity_objective
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 
 _LEAST = 8  # words to train on; with fewer there is nothing to tell apart
@@ -138,9 +139,9 @@ def train(
     """
     check(config)
     (words, apart), batch_size = word_lists(tokenizer, held_out_share), config.phases[0].batch_size
-    mesh, steps = construction.make_mesh(config.runtime), config.total_steps
+    mesh = construction.make_mesh(config.runtime)
     model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
-    objective = losses.similarity_objective(model)
+    objective = make_similarity_objective(model)
     # The loss compares words of the whole batch, which no device sums a share of by itself: the
     # update is sharded where that is asked for, and the exchange is XLA's affair.
     shards = bool(config.runtime.shard_optimizer)
@@ -166,19 +167,15 @@ def train(
         'kinds': list(forms.kinds),
     }
     logging.info(f'{len(words)} words to train on, {len(apart)} held out')
-    with own_run(workdir, config, fresh, mesh, tokenizer, reads, profile_steps=profile_steps) as (
-        run,
-        begin,
-    ):
-        ended = loop.train(
-            run,
-            train_step,
-            begin,
-            loop.prefetch(batches(words, forms, batch_size, config.seed, int(begin.step)), place),
-            schedule.hparams_of(config.optimizer, config.seed, steps),
-            steps,
-            name='words',
-            evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if apart else None,
+    evaluation = None
+    if apart:
+        evaluation = loop.Evaluation(config.runtime.eval_every, evaluate)
+    with RunContext(workdir, config, mesh, profile_steps=profile_steps) as context:
+        context.claim(tokenizer, reads)
+        context.begin(fresh)
+        rows = batches(words, forms, batch_size, config.seed, int(context.state.step))
+        ended = loop.train_steps(
+            context, train_step, loop.prefetch(rows, place), evaluation, loop.Part(name='words')
         )
     return WordsResult(workdir, int(ended.state.step), signal=ended.signal)
 

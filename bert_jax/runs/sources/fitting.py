@@ -19,7 +19,8 @@ from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records.shards import Manifest
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension
+from bert_jax.input_pipeline.tokenizer import extension
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.runs.sources import tiling, word_network
 from bert_jax.runs.sources.source import Source, complete, plain, read_source, shape_of

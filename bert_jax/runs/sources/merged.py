@@ -19,7 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import Config, FinetuneConfig
 from bert_jax.conversion import peft
 from bert_jax.conversion.tuned import folded
-from bert_jax.model.peft.registry import method_of
+from bert_jax.model.tuning import method_of
 from bert_jax.runs.sources.source import fold, read_source
 from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir

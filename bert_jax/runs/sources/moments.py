@@ -10,7 +10,7 @@ from __future__ import annotations
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import PretrainConfig
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import at_step
 from bert_jax.runs.workdir.workdir import MEND
 from bert_jax.train.checkpoint import load_opt_state

@@ -36,7 +36,7 @@ from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
 from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.conversion.tuned import assembled, folded
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.heads import Pretraining
 from bert_jax.runs.sources import word_network

@@ -17,7 +17,6 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bert_jax.cli import app
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -151,10 +150,8 @@ def following(commands: Mapping[str, str]) -> list[str]:
     """Return lines that name commands to run next, {command: what it does}.
 
     What is in capitals in them is the user's to fill in. A shell takes the rest of a line as a
-    comment, so that a line can be pasted whole. A part of another command names none.
+    comment, so that a line can be pasted whole.
     """
-    if app.is_part():
-        return []
     return [f'next: {command}  # {does}' for command, does in commands.items()]
 
 

@@ -1,4 +1,4 @@
-"""Metrics to Weights & Biases or MLflow, as --track asks: writers for `own_run(..., writers=...)`.
+"""Metrics to Weights & Biases or MLflow, as --track asks: writers for `RunContext(writers=...)`.
 
 Owns their calls. Neither is installed with this project: `pip install bert_jax[wandb]` or
 `bert_jax[mlflow]`. Where their data goes, and who may write there, is for their own environment

@@ -17,7 +17,8 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import ModelConfig
-from bert_jax.input_pipeline.tokenizer import Tokenizer, spelling
+from bert_jax.input_pipeline.tokenizer import spelling
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.runs.workdir.workdir import Workdir
 

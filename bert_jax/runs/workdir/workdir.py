@@ -38,7 +38,7 @@ from bert_jax.runs.workdir import folder, metrics
 from bert_jax.runs.workdir.changes import Change, changes, with_older_defaults
 
 if TYPE_CHECKING:
-    from bert_jax.input_pipeline.tokenizer import Tokenizer
+    from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 AnyConfig = TypeVar('AnyConfig', bound=Config)
 # The end of every line about a file that is damaged or gone.
@@ -115,7 +115,7 @@ class Workdir(os.PathLike[str]):
 
     def tokenizer(self) -> Tokenizer:
         """Return the run's tokenizer. UserError where it cannot be read."""
-        from bert_jax.input_pipeline.tokenizer import Tokenizer
+        from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
         return Tokenizer.load(self.tokenizer_folder)
 

@@ -3,7 +3,8 @@
 A class says what it takes from a teacher, as columns of the batch, and what it makes of them. How
 the teacher is read and run is bert_jax/runs/pretraining/teacher.py's.
 
-Dims: as in losses/__init__.py; H hidden size, R relation heads, S = T the positions of keys.
+Dims: B batch, P masked positions, V vocabulary, T positions, H hidden size, R relation heads, S = T
+the positions of keys.
 """
 
 from __future__ import annotations
@@ -22,14 +23,12 @@ from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.norms import norm_of
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.pooling import unit
-from bert_jax.train.losses import (
-    Batch,
-    MetricSums,
-    Objective,
-    masked_lm_sums,
-    masked_lm_weight,
-    weighted,
+from bert_jax.train.losses.masked_lm import (
+    count_masked_tokens,
+    sum_masked_lm,
+    weigh_masked_tokens,
 )
+from bert_jax.train.losses.objective import Batch, MetricSums, Objective, sum_weighted
 
 _FAR = -1e9  # the logit of a key that is not seen
 
@@ -48,8 +47,10 @@ class Distillation(abc.ABC):
 
     def __init__(self, settings: DistillationConfig):
         self.settings = settings
-        given = settings.masked_lm_weight
-        self.own_weight = self.masked_lm_weight if given is None else given
+        if settings.masked_lm_weight is None:
+            self.own_weight = self.masked_lm_weight
+        else:
+            self.own_weight = settings.masked_lm_weight
 
     @abc.abstractmethod
     def check(self, student: ModelConfig, teacher: ModelConfig) -> None:
@@ -76,14 +77,17 @@ class Distillation(abc.ABC):
 
         def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
             outputs = Outputs(model, params, batch, dropout_rng)
-            masked_lm = masked_lm_sums(outputs.logits_BPV, batch) if self.own_weight else {}
-            return masked_lm | self.losses(outputs, batch)
+            losses = self.losses(outputs, batch)
+            if self.own_weight:
+                return sum_masked_lm(outputs.logits_BPV, batch) | losses
+            return losses
 
         def weights(batch: Batch) -> dict[str, jax.Array]:
-            masked_lm = {}
+            weights = self.weights(batch)
             if self.own_weight:
-                masked_lm['mlm_loss'] = masked_lm_weight(batch) / self.own_weight
-            return masked_lm | self.weights(batch)
+                # First, as its loss is: floats are added in this order.
+                return {'mlm_loss': count_masked_tokens(batch) / self.own_weight} | weights
+            return weights
 
         return Objective(sums, weights)
 
@@ -117,11 +121,13 @@ class Outputs:
         if c.norm == 'pre' and part.is_normed:
             norm: Any = norm_of(c)
             x_BTH = norm.apply({'params': block[part.norm]}, x_BTH)
-        each = [x_BTH @ block[name]['kernel'].astype(x_BTH.dtype) for name in part.columns]
-        if c.use_bias:
-            biases = [block[name]['bias'].astype(x_BTH.dtype) for name in part.columns]
-            each = [out_BTH + bias_H[None, None] for out_BTH, bias_H in zip(each, biases)]
-        return jnp.stack(each, 2).astype(jnp.float32)
+        projections = []
+        for name in part.columns:
+            out_BTH = x_BTH @ block[name]['kernel'].astype(x_BTH.dtype)
+            if c.use_bias:
+                out_BTH = out_BTH + block[name]['bias'].astype(x_BTH.dtype)[None, None]
+            projections.append(out_BTH)
+        return jnp.stack(projections, 2).astype(jnp.float32)
 
 
 class DistilBert(Distillation):
@@ -158,21 +164,20 @@ class DistilBert(Distillation):
         log_p = jax.nn.log_softmax(batch['teacher_logits'] / T)
         log_q = jax.nn.log_softmax(outputs.logits_BPV.astype(jnp.float32) / T)
         divergence_BP = T**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
-        weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        sums = {'soft_loss': weighted(divergence_BP, weights_BP)}
+        sums = {'soft_loss': sum_weighted(divergence_BP, weigh_masked_tokens(batch))}
         if self.settings.cosine_weight:
             states_BTH = outputs.hidden[-1].astype(jnp.float32)
             cosine_BT = jnp.sum(unit(states_BTH) * unit(batch['teacher_states']), -1)
-            sums['cosine_loss'] = weighted(1 - cosine_BT, _real(batch))
+            sums['cosine_loss'] = sum_weighted(1 - cosine_BT, mark_real_tokens(batch))
         return sums
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the numbers of masked tokens and of tokens, by the weights of the losses."""
         weights = {}
         if self.settings.soft_weight:
-            weights['soft_loss'] = masked_lm_weight(batch) / self.settings.soft_weight
+            weights['soft_loss'] = count_masked_tokens(batch) / self.settings.soft_weight
         if self.settings.cosine_weight:
-            tokens = jnp.maximum(jnp.sum(_real(batch)), 1.0)
+            tokens = jnp.maximum(jnp.sum(mark_real_tokens(batch)), 1.0)
             weights['cosine_loss'] = tokens / self.settings.cosine_weight
         return weights
 
@@ -208,21 +213,20 @@ class MiniLM(Distillation):
 
     def losses(self, outputs: Outputs, batch: Batch) -> MetricSums:
         """Return the sum over tokens, of the mean over heads, for all three relations."""
-        seen_BTS, real_BT = _seen(batch), _real(batch)
+        seen_BTS, real_BT = mark_seen_keys(batch), mark_real_tokens(batch)
+        theirs = batch['teacher_projections']
         ours = outputs.projections(outputs.config.num_layers - 1)
         total = jnp.zeros(())
         for i in range(3):
-            log_p, log_q = (
-                self._relations(projections[:, :, i], seen_BTS)
-                for projections in (batch['teacher_projections'], ours)
-            )
+            log_p = self._relations(theirs[:, :, i], seen_BTS)
+            log_q = self._relations(ours[:, :, i], seen_BTS)
             divergence_BRT = jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
             total += jnp.sum(divergence_BRT.mean(1) * real_BT)
         return {'relation_loss': (total, jnp.sum(real_BT))}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the number of tokens."""
-        return {'relation_loss': jnp.maximum(jnp.sum(_real(batch)), 1.0)}
+        return {'relation_loss': jnp.maximum(jnp.sum(mark_real_tokens(batch)), 1.0)}
 
     def _relations(self, x_BTH: jax.Array, seen_BTS: jax.Array) -> jax.Array:
         """Return log softmax(x x^T / sqrt d) [B, R, T, S] in R heads, over the keys seen."""
@@ -233,25 +237,29 @@ class MiniLM(Distillation):
         return jax.nn.log_softmax(jnp.where(seen_BTS[:, None], scores_BRTS, _FAR))
 
 
-def _numbers(batch: Batch) -> jax.Array:
+def number_examples(batch: Batch) -> jax.Array:
     """Return the number of each token's example in its row, from 1; 0 in the padding [B, T]."""
-    return batch['pack_ids'] if 'pack_ids' in batch else batch['input_mask']
+    if 'pack_ids' in batch:
+        return batch['pack_ids']
+    return batch['input_mask']
 
 
-def _real(batch: Batch) -> jax.Array:
+def mark_real_tokens(batch: Batch) -> jax.Array:
     """Return 1.0 at the tokens of rows that count [B, T]."""
-    return (_numbers(batch) > 0).astype(jnp.float32) * batch['example_weights'][:, None]
+    return (number_examples(batch) > 0).astype(jnp.float32) * batch['example_weights'][:, None]
 
 
-def _seen(batch: Batch) -> jax.Array:
+def mark_seen_keys(batch: Batch) -> jax.Array:
     """Return which keys a token may have relations with, [B, T, S]: those of its example."""
-    numbers_BT = _numbers(batch)
+    numbers_BT = number_examples(batch)
     return (numbers_BT[:, :, None] == numbers_BT[:, None, :]) & (numbers_BT[:, None, :] > 0)
 
 
 METHODS: dict[str, type[Distillation]] = {'distilbert': DistilBert, 'minilm': MiniLM}
 
 
-def distillation(settings: DistillationConfig) -> Distillation | None:
+def choose_method(settings: DistillationConfig) -> Distillation | None:
     """Return the method of a run; None where it has no teacher."""
-    return METHODS[settings.method](settings) if settings.teacher else None
+    if not settings.teacher:
+        return None
+    return METHODS[settings.method](settings)

@@ -10,8 +10,8 @@ import os
 from typing import NamedTuple
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.encodings import read_utf8
 from bert_jax.input_pipeline.text.tables import Table, unique_id
-from bert_jax.input_pipeline.text.whole_text import read_utf8
 
 
 class RetrievalSet(NamedTuple):

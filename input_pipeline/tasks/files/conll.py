@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.text.encodings import plain_name, read_utf8
 from bert_jax.input_pipeline.text.tables import Cell, Table
-from bert_jax.input_pipeline.text.whole_text import plain_name, read_utf8
 
 _LOOKED_AT = 2000  # lines
 _TAG = re.compile(r'O|[BIESLUM]-\S+')

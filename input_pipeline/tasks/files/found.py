@@ -20,10 +20,10 @@ from typing import Any
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks import BY_KIND, Task, tagging
 from bert_jax.input_pipeline.tasks.files import conll, word_columns
+from bert_jax.input_pipeline.text import hub
+from bert_jax.input_pipeline.text.encodings import located, plain_name
 from bert_jax.input_pipeline.text.record_files import parse_columns
-from bert_jax.input_pipeline.text.sources import hub
 from bert_jax.input_pipeline.text.tables import SUFFIXES, Table
-from bert_jax.input_pipeline.text.whole_text import located, plain_name
 
 # The families whose labels are looked at, from the special to the general.
 _FAMILIES = reversed(dict.fromkeys(BY_KIND.values()))

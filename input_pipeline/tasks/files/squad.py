@@ -20,8 +20,8 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Example, Predictions
+from bert_jax.input_pipeline.text.encodings import located, read_json, well_formed
 from bert_jax.input_pipeline.text.tables import Table, unique_id
-from bert_jax.input_pipeline.text.whole_text import located, read_json, well_formed
 
 _HINT = 'use squad_v2, or "unanswerable": true in a task file'
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text.whole_text import plain_name
+from bert_jax.input_pipeline.text.encodings import plain_name
 
 if TYPE_CHECKING:
     from bert_jax.input_pipeline.tasks.files.found import Cells

@@ -64,11 +64,6 @@ def test_attentions_are_those_of_the_textbook():
 
 def test_what_is_printed_is_short(encoder):
     bert = Bert.load(encoder)
-    assert repr(bert) == (
-        f'Bert({encoder!r}, {bert.config.num_layers} layers, {bert.config.hidden_size} wide,'
-        f' {bert.config.vocab_size} entries)'
-    )
-    assert repr(bert.tokenizer) == f'WordPiece({bert.tokenizer.vocab_size} entries)'
-    assert str(bert.config).startswith('ModelConfig(vocab_size=') and len(str(bert.config)) < 200
-    assert 'layer_norm_eps' not in str(bert.config)
-    assert repr(Predictor.from_workdir(encoder)).startswith(f'Predictor({encoder!r}, ')
+    printed = [repr(bert), repr(bert.tokenizer), repr(Predictor.from_workdir(encoder))]
+    assert max(map(len, [*printed, str(bert.config)])) < 200
+    assert encoder in printed[0] and f'{bert.config.num_layers} layers' in printed[0]

@@ -17,17 +17,18 @@ import pytest
 from scipy.special import expit, softmax
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError
-from bert_jax.inference import Predictor, served_heads
+from bert_jax.inference import Predictor
 from bert_jax.inference.pipelines import QuestionAnswering
+from bert_jax.inference.predictor import check_windows
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, init_params, split
 from tests.helpers import tiny_models
 from tests.helpers.numpy_bert import dense, numpy_encode, numpy_forward
+from tests.helpers.refusals import refused
 
 TEXTS = ['paris', 'who is unable?', 'the capital of france, a good film.', '', 'what ' * 40]
 
@@ -106,22 +107,6 @@ def test_masked_words_and_the_next_sentence():
     assert serve(('no mask here', other))['masks'] == []
 
 
-@pytest.mark.parametrize(
-    'architecture,asked',
-    [
-        ('BertForPreTraining', 'no mask here'),
-        ('BertForMaskedLM', 'no mask here'),
-        ('BertForMaskedLM', ('no mask here', 'nor here')),
-    ],
-)
-def test_a_text_without_a_mask_is_refused_where_words_are_asked(architecture, asked):
-    serve = predictor(architecture)
-    with pytest.raises(UserError, match=r'inputs.0.: no \[MASK\] in the pieces that are read'):
-        serve([asked])
-    answers = list(serve.stream(['a [MASK]', asked], errors=True))
-    assert [*answers[0]] == ['masks'] and 'no [MASK]' in answers[1]['error']
-
-
 def test_answers_in_contexts_longer_than_a_row():
     question = 'what is paris?'
     context = 'The film. ' * 30 + 'Paris,  is the capital of France.' + ' a bad film' * 20
@@ -183,14 +168,6 @@ def test_scores_of_a_text_longer_than_a_row_are_the_mean_of_its_windows(problem)
     assert in_windows.settings != cut.settings
 
 
-def test_windows_are_refused_where_there_are_none():
-    for architecture in ('BertForPreTraining', 'BertForTokenClassification'):
-        with pytest.raises(UserError, match=f'doc_stride: {architecture} is not read in windows'):
-            served_heads.check_windows(tiny_models.model(architecture), 8)
-    with pytest.raises(UserError, match='doc_stride=0: must be a whole number from 1'):
-        served_heads.check_windows(tiny_models.model('BertForQuestionAnswering'), 0)
-
-
 def test_a_label_for_every_word_of_a_text_of_any_length():
     serve = predictor('BertForTokenClassification')
     answer = serve('Unables, who?')
@@ -221,25 +198,39 @@ def test_choices_of_any_number():
     assert answers[1]['choice'] == int(scores.argmax()) and len(answers[0]['probabilities']) == 2
 
 
+CLASSES, MASKED = 'BertForSequenceClassification', 'BertForMaskedLM'
+
+
 @pytest.mark.parametrize(
-    ('texts', 'given', 'message'),
+    ('architecture', 'options', 'asked', 'message'),
     [
-        (None, {'sentence': 'a'}, "a record needs text: no 'text' in"),
-        (None, ('a', 'b', 'c'), '3 texts, where this model reads text and text_b alone'),
+        (CLASSES, {}, {'sentence': 'a'}, "a record needs text: no 'text' in"),
+        (CLASSES, {}, ('a', 'b', 'c'), '3 texts, where this model reads text and text_b alone'),
         # As many as it was trained on.
-        (2, 'a', "a record needs text and text_b: no 'text_b' in"),
-        (1, {'text': 'a', 'text_b': ''}, "'text_b' is none of"),
+        (CLASSES, {'texts': 2}, 'a', "a record needs text and text_b: no 'text_b' in"),
+        (CLASSES, {'texts': 1}, {'text': 'a', 'text_b': ''}, "'text_b' is none of"),
+        (MASKED, {}, ['no mask here'], r'inputs.0.: no \[MASK\] in the pieces that are read'),
+        (MASKED, {}, [('no mask here', 'nor here')], r'inputs.0.: no \[MASK\] in the pieces'),
+        ('BertForPreTraining', {}, ['no mask here'], r'inputs.0.: no \[MASK\] in the pieces'),
+        ('BertModel', {}, 'a', 'BertModel has no head that answers'),
     ],
 )
-def test_a_bad_record_is_named(texts, given, message):
-    options = {'texts': texts} if texts else {}
-    with pytest.raises(UserError, match=message):
-        predictor('BertForSequenceClassification', **options)(given)
+def test_what_a_model_does_not_read_is_refused(architecture, options, asked, message):
+    with refused(message):
+        predictor(architecture, **options)(asked)
 
 
-def test_a_model_without_a_head_is_refused():
-    with pytest.raises(UserError, match='BertModel has no head that answers'):
-        predictor('BertModel')
+@pytest.mark.parametrize(
+    ('architecture', 'stride', 'message'),
+    [
+        ('BertForPreTraining', 8, 'BertForPreTraining is not read in windows'),
+        ('BertForTokenClassification', 8, 'BertForTokenClassification is not read in windows'),
+        ('BertForQuestionAnswering', 0, 'doc_stride=0: must be a whole number from 1'),
+    ],
+)
+def test_windows_are_refused_where_there_are_none(architecture, stride, message):
+    with refused(message):
+        check_windows(tiny_models.model(architecture), stride)
 
 
 def test_what_cannot_be_answered_stands_in_its_place_between_the_answers():
@@ -254,6 +245,7 @@ def test_what_cannot_be_answered_stands_in_its_place_between_the_answers():
             ['[MASK] ' * 20, '[MASK] ' * 21, {'text': 'paris', 'text_b': ['is']}],
             [1, 2],
         ),
+        'BertForMaskedLM': (['a [MASK]', 'no mask here'], [1]),
         'BertForMultipleChoice': (
             [
                 {'text': 'a', 'choices': ['b']},
@@ -271,7 +263,7 @@ def test_what_cannot_be_answered_stands_in_its_place_between_the_answers():
         assert [i for i, answer in enumerate(found) if 'error' in answer] == bad, architecture
         good = [item for i, item in enumerate(inputs) if i not in bad]
         assert serve(good) == [answer for answer in found if 'error' not in answer]
-        with pytest.raises(UserError, match=rf'inputs\[{bad[0]}\]: '):
+        with refused(rf'inputs\[{bad[0]}\]: '):
             serve(inputs)
     assert found[0]['error'].startswith('a question of 70 word pieces leaves no room')
 
@@ -297,6 +289,13 @@ def test_the_same_place_with_another_model_in_it_has_another_fingerprint():
     assert len({here, *(source.fingerprint() for source in others)}) == 4
 
 
+def save_weights(folder, params, kind: str, step: int = 1) -> None:
+    """Makes `params` the run's one checkpoint."""
+    shutil.rmtree(folder / 'checkpoints', ignore_errors=True)
+    with checkpoint.Checkpoints(folder) as checkpoints:
+        checkpoints.save(TrainState(params, {}, np.int32(step), np.int32(0)), {'kind': kind})
+
+
 def tuned_run(folder, encoder: str, **options) -> str:
     """A workdir as tuning an encoder leaves it, with weights at random; what it trained is alone in
     its checkpoint.
@@ -311,9 +310,7 @@ def tuned_run(folder, encoder: str, **options) -> str:
     data |= {'init_from': source.where, 'init_fingerprint': source.fingerprint()}
     Workdir(folder).create_or_resume(config, {**data, 'model': schema.to_dict(source.model)})
     source.tokenizer.save(folder / 'tokenizer')
-    with checkpoint.Checkpoints(folder) as checkpoints:
-        zero = np.int32(0)
-        checkpoints.save(TrainState(trained, {}, zero + 1, zero), {'kind': 'finetune'})
+    save_weights(folder, trained, 'finetune')
     return str(folder)
 
 
@@ -351,18 +348,14 @@ def test_a_tuned_run_that_is_not_whole_or_names_itself_is_one_line(tmp_path, enc
     run = tuned_run(tmp_path / 'bitfit', encoder, method='bitfit')
     trained, step = checkpoint.load_params(run)
     del trained['encoder']['layers']['query']
-    shutil.rmtree(tmp_path / 'bitfit/checkpoints')
-    with checkpoint.Checkpoints(run) as checkpoints:
-        checkpoints.save(TrainState(trained, {}, np.int32(step), np.int32(0)), {'kind': 'finetune'})
-    with pytest.raises(
-        UserError, match='missing encoder/layers/query/bias, which its tuning train'
-    ):
+    save_weights(tmp_path / 'bitfit', trained, 'finetune', step)
+    with refused('missing encoder/layers/query/bias, which its tuning train'):
         Predictor.from_workdir(run)
 
     # Its encoder, as data.json names it, is the run itself.
     data = json.loads((tmp_path / 'bitfit/data.json').read_text()) | {'init_from': run}
     (tmp_path / 'bitfit/data.json').write_text(json.dumps(data))
-    with pytest.raises(UserError, match='bitfit names itself as the encoder that it belongs to'):
+    with refused('bitfit names itself as the encoder that it belongs to'):
         Predictor.from_workdir(run)
 
 
@@ -371,21 +364,19 @@ def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch):
     here = os.getpid()
     monkeypatch.setattr('os.getpid', lambda: here + 1)
     for ask in (lambda: serve('paris'), lambda: Predictor.from_workdir('nowhere')):
-        with pytest.raises(UserError, match='forked .* by multiprocessing.get_context."spawn".'):
+        with refused('forked .* by multiprocessing.get_context."spawn".'):
             ask()
 
 
 def test_what_shares_no_encoder_is_refused_by_name(tmp_path, encoder):
     first = tuned_run(tmp_path / 'first', encoder, method='bitfit')
     shutil.copytree(encoder, tmp_path / 'other')
-    state, step = checkpoint.load_params(tmp_path / 'other')
-    shutil.rmtree(tmp_path / 'other/checkpoints')
-    state['encoder']['embeddings']['norm']['bias'] += 1
-    with checkpoint.Checkpoints(tmp_path / 'other') as checkpoints:
-        checkpoints.save(TrainState(state, {}, np.int32(step), np.int32(0)), {'kind': 'pretrain'})
+    params, step = checkpoint.load_params(tmp_path / 'other')
+    params['encoder']['embeddings']['norm']['bias'] += 1
+    save_weights(tmp_path / 'other', params, 'pretrain', step)
     other = tuned_run(tmp_path / 'second', str(tmp_path / 'other'), method='lora')
     message = r'second was tuned on the encoder of .*other, and .*first on another, that of .*encod'
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         Predictor.on_one_encoder([first, other])
-    with pytest.raises(UserError, match='has trained all of its weights, and so has none to share'):
+    with refused('has trained all of its weights, and so has none to share'):
         Predictor.on_one_encoder([first, encoder])

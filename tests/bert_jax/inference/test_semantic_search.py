@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bert_jax.configs.errors import UserError
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.semantic_search import (
     Mining,
@@ -21,6 +18,8 @@ from bert_jax.inference.semantic_search import (
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
+from tests.helpers.files import read_jsonl, write_jsonl
+from tests.helpers.refusals import refused
 
 TEXTS = ['paris is the capital of france', 'a bad film', '', 'a good film', 'who is unable ?']
 
@@ -74,7 +73,7 @@ def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(records, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         SemanticSearch(extractor(), records, 's.txt')
 
 
@@ -90,42 +89,56 @@ def test_a_negative_is_below_the_positive_by_a_share_of_its_cosine(sign, wanted)
     assert next(mined)['negatives'] == wanted
 
 
-def test_hard_negatives_are_mined_from_a_file_to_a_file(tmp_path):
-    """Which documents they are is tested in tests/parity/test_mining.py."""
+@pytest.fixture
+def mined(tmp_path):
+    """A function that mines pairs.jsonl, or another file, of 12 pairs at random places."""
     rng = np.random.default_rng(0)
     pairs = [(f'q{i % 9}', f'd{i}') for i in range(12)]
     space = {text: rng.normal(size=4) for text in {text for pair in pairs for text in pair}}
-    asked = set()
+    write_jsonl(tmp_path / 'pairs.jsonl', ({'q': q, 'positive': d} for q, d in pairs))
 
     def embed(texts, prompt):
-        asked.add((prompt, texts[0][0]))
+        assert prompt == {'q': 'query', 'd': 'document'}[texts[0][0]]
         return np.array([space[text] / np.linalg.norm(space[text]) for text in texts], np.float32)
 
-    rows = list(mine_hard_negatives(pairs, embed, Mining(3, 2, 11, 0.05)))
-    assert asked == {('query', 'q'), ('document', 'd')}
-    assert 0 < len(rows) < len(pairs)  # some have too few
+    def mine(mining, columns, file='pairs.jsonl'):
+        out = tmp_path / 'out.jsonl'
+        return mine_file(str(tmp_path / file), columns, str(out), embed, mining), out
 
-    # A task reads the file.
-    lines = [json.dumps({'q': q, 'positive': d}) + '\n' for q, d in pairs]
-    (tmp_path / 'pairs.jsonl').write_text(''.join(lines))
-    arguments = str(tmp_path / 'pairs.jsonl'), {'anchor': 'q'}, str(tmp_path / 'out.jsonl'), embed
-    assert mine_file(*arguments, Mining(3, 2, 11, 0.05)) == (12, len(rows))
-    read = [json.loads(line) for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
-    assert read == rows
+    mine.pairs, mine.embed = pairs, embed
+    return mine
+
+
+def test_hard_negatives_are_mined_from_a_file_to_a_file(tmp_path, mined):
+    """Which documents they are is tested in tests/parity/test_mining.py."""
+    mining = Mining(3, 2, 11, 0.05)
+    rows = list(mine_hard_negatives(mined.pairs, mined.embed, mining))
+    assert 0 < len(rows) < len(mined.pairs)  # some have too few
+    counts, out = mined(mining, {'anchor': 'q'})
+    assert counts == (12, len(rows)) and read_jsonl(out) == rows
     # And it may have any form that a task's file has.
-    table = pa.table({'anchor': [q for q, _ in pairs], 'positive': [d for _, d in pairs]})
+    anchors, positives = zip(*mined.pairs, strict=True)
+    table = pa.table({'anchor': anchors, 'positive': positives})
     parquet.write_table(table, tmp_path / 'pairs.parquet')
-    out = str(tmp_path / 'out.jsonl')
-    found = mine_file(str(tmp_path / 'pairs.parquet'), {}, out, embed, Mining(3, 2, 11, 0.05))
-    assert found == (12, len(rows))
-    with pytest.raises(UserError, match='no pair has 1 hard negatives of these ranks and this mar'):
-        mine_file(*arguments, Mining(1, 50, 60))
-    with pytest.raises(UserError, match='--mine_ranks=5,6: these are fewer than --negatives=2'):
-        mine_file(*arguments, Mining(2, 5, 6))
-    with pytest.raises(UserError, match='--mine_ranks=-1,5: write two numbers'):
+    assert mined(mining, {}, 'pairs.parquet')[0] == (12, len(rows))
+
+
+@pytest.mark.parametrize(
+    ('mining', 'columns', 'message'),
+    [
+        (Mining(1, 50, 60), {'anchor': 'q'}, 'no pair has 1 hard negatives of these ranks'),
+        (Mining(2, 5, 6), {'anchor': 'q'}, '--mine_ranks=5,6: these are fewer than --negatives=2'),
+        (Mining(), {'text': 'q'}, "--columns: 'text' is not among anchor, positive"),
+    ],
+)
+def test_what_cannot_be_mined_is_refused(mined, mining, columns, message):
+    with refused(message):
+        mined(mining, columns)
+
+
+def test_ranks_and_texts_that_are_none_are_refused(tmp_path, mined):
+    with refused('--mine_ranks=-1,5: write two numbers'):
         Mining.of(1, '-1,5', None)
-    with pytest.raises(UserError, match="--columns: 'text' is not among anchor, positive"):
-        mine_file(arguments[0], {'text': 'q'}, *arguments[2:], Mining())
-    (tmp_path / 'pairs.jsonl').write_text(json.dumps({'q': 'a', 'positive': ' '}) + '\n')
-    with pytest.raises(UserError, match='pairs.jsonl:1: an empty text'):
-        mine_file(*arguments, Mining())
+    write_jsonl(tmp_path / 'pairs.jsonl', [{'q': 'a', 'positive': ' '}])
+    with refused('pairs.jsonl:1: an empty text'):
+        mined(Mining(), {'anchor': 'q'})

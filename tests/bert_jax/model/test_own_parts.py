@@ -96,15 +96,10 @@ def test_each_part_is_in_the_model_by_its_name(file):
 
 @pytest.mark.parametrize(('setting', 'name'), [('norm_class', 'rms'), ('block', 'halved')])
 def test_whoever_lacks_the_class_is_told_so_in_a_line(nothing_registered, setting, name):
-    for make in (
-        lambda: schema.ModelConfig(**{setting: name}),
-        lambda: apply(schema.PretrainConfig(), [f'model.{setting}={name}']),
-    ):
-        with pytest.raises(UserError) as refused:
-            make()
-        line = str(refused.value)
-        assert f'model.{setting}={name} is none of ours: where it is a part of your own' in line
-        assert 'BERT_JAX_PARTS=FILE' in line and '\n' not in line
+    with pytest.raises(UserError, match=f'model.{setting}={name} is none of ours.*PARTS=FILE$'):
+        schema.ModelConfig(**{setting: name})
+    with pytest.raises(UserError, match=f'model.{setting}={name} is none of ours'):
+        apply(schema.PretrainConfig(), [f'model.{setting}={name}'])
 
 
 def test_what_cannot_be_registered_is_a_line(nothing_registered, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model import heads
-from bert_jax.train import losses
+from bert_jax.train.losses import masked_lm
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.packed import pack
 from tests.helpers.tiny import tiny_config
@@ -19,7 +19,7 @@ def test_packed_losses_and_gradients_equal_unpacked_ones():
     single = make_batch(CONFIG, rows=5, length=12)
     single['masked_lm_weights'][2, 1] = 0
     model = heads.Pretraining(CONFIG, remat='dots', scan=True)
-    objective, params = losses.pretraining_objective(model, nsp=True), noisy_params(model)
+    objective, params = masked_lm.make_pretraining_objective(model, nsp=True), noisy_params(model)
 
     @jax.jit
     def measure(params, batch):

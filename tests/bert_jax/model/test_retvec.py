@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model import retvec
-from bert_jax.train import losses
+from bert_jax.train.losses import multi_similarity
 from tests.helpers.numpy_bert import dense, noisy_params
 from tests.helpers.numpy_retvec import code_points, numpy_network
 
@@ -60,7 +60,7 @@ def test_the_loss_is_the_paper_s_and_counts_real_rows_alone():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(4, 3, 8)) + rng.normal(size=(4, 1, 8))
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
-    objective = losses.similarity_objective(Given())
+    objective = multi_similarity.make_similarity_objective(Given())
     for real in (4, 3):
         batch = {
             'characters': np.zeros((4, 3, 16), np.int32),

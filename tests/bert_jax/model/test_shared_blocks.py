@@ -72,9 +72,8 @@ def test_gradients_are_summed_over_the_blocks_and_dropout_tells_them_apart():
 
 
 def test_what_tells_blocks_apart_is_one_line():
-    message = 'tell blocks apart, and here they share'
-    optimizer = OptimizerConfig(warmup_steps=0, layer_decay=0.9)
-    with pytest.raises(UserError, match=rf'{message} .*: --set tuning.frozen_layers=0$'):
+    with pytest.raises(UserError, match='--set tuning.frozen_layers=0$'):
         SHARED.tuned(TuningConfig('lora', frozen_layers=1))
-    with pytest.raises(UserError, match=message):
+    optimizer = OptimizerConfig(warmup_steps=0, layer_decay=0.9)
+    with pytest.raises(UserError, match='tell blocks apart'):
         FinetuneConfig(optimizer=optimizer).encoder(SHARED)

@@ -11,9 +11,8 @@ import pytest
 from scipy import optimize, special
 from sklearn.utils.class_weight import compute_class_weight
 
-from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.files.class_weights import class_weights
-from bert_jax.train import losses
+from bert_jax.train.losses import task_losses
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.standard_normal((8, 3)).astype(np.float32)
@@ -43,8 +42,8 @@ def by_hand(logits, labels, weights, smoothing):
 
 @pytest.mark.parametrize(('weights', 'smoothing'), [((), 0.2), (WEIGHTS, 0.2)])
 def test_the_loss_is_the_formulas_and_filling_rows_count_nothing(weights, smoothing):
-    targets = losses.ClassTargets(weights, smoothing)
-    objective = losses.classification_objective(FixedLogits(), targets)
+    targets = task_losses.ClassTargets(weights, smoothing)
+    objective = task_losses.make_classification_objective(FixedLogits(), targets)
     batch = {'labels': jnp.array(LABELS), 'example_weights': jnp.array(REAL)}
     loss, weight = jax.jit(objective.sums)(jnp.array(LOGITS), batch, None)['loss']
     expected = by_hand(LOGITS[:7], LABELS[:7], weights, smoothing)
@@ -59,25 +58,9 @@ def test_the_loss_is_the_formulas_and_filling_rows_count_nothing(weights, smooth
     assert objective.constant({'labels': LABELS}, 4) == pytest.approx(found, abs=1e-6)
 
 
-def test_the_loss_of_sets_of_labels_is_the_mean_of_their_cross_entropies():
-    held, logits = LOGITS[::-1] > 0.3, LOGITS.astype(np.float64) * 9
-    batch = {'labels': jnp.array(held)[..., None], 'example_weights': jnp.array(REAL)}
-    objective = losses.multi_label_objective(FixedLogits())
-    loss, weight = objective.sums(jnp.array(LOGITS * 9), batch, None)['loss']
-    wanted = -np.log(special.expit(np.where(held, logits, -logits)))
-    np.testing.assert_allclose(loss / weight, wanted[REAL > 0].mean(), rtol=1e-5)
-
-
 def test_weights_by_their_setting():
     labels = ('a', 'b=c', 'd')
     balanced = compute_class_weight('balanced', classes=np.arange(3), y=LABELS)
     assert class_weights('balanced', labels, LABELS.tolist()) == pytest.approx(tuple(balanced))
     assert class_weights('', labels, ()) == ()
     assert class_weights('b=c=3,a=.5', labels, ()) == (0.5, 3.0, 1.0)
-    for setting, message in (
-        ('x=1', 'class_weights=x=1: write balanced, or LABEL=NUMBER .* of the labels a, b=c, d'),
-        ('a=0', 'a weight must be above 0'),
-        ('a=much', "'much' is not a number"),
-    ):
-        with pytest.raises(UserError, match=message):
-            class_weights(setting, labels, ())

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy import special
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.distillation import DistillationConfig
 from bert_jax.model import heads
-from bert_jax.train.losses.distillation import METHODS, Outputs, distillation
+from bert_jax.train.losses.distillation import METHODS, Outputs
 from tests.helpers.numpy_bert import noisy_params
 from tests.helpers.tiny import tiny_config
 
@@ -116,21 +112,3 @@ def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it():
     largest = lambda tree: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
     assert abs(float(loss)) < rounding * float(far)
     assert largest(gradient) < rounding * largest(far_gradient)
-
-
-@pytest.mark.parametrize(
-    ('settings', 'teacher', 'said'),
-    [
-        ({}, {'hidden_size': 32}, 'states of two widths have no cosine'),
-        ({'method': 'minilm'}, {}, 'relation_heads=12 does not divide the hidden size of the'),
-        (
-            {'method': 'minilm', 'relation_heads': 2, 'teacher_block': 2},
-            {},
-            'teacher_block=2: the teacher has blocks 0 to 1',
-        ),
-    ],
-)
-def test_shapes_that_do_not_go_together(settings, teacher, said):
-    method = distillation(DistillationConfig(teacher='there', **settings))
-    with pytest.raises(UserError, match=said):
-        method.check(tiny_config(), dataclasses.replace(tiny_config(), **teacher))

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask
+from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask
 from bert_jax.input_pipeline.randomness import Stream
-from bert_jax.train.masking import DynamicMasking
+from bert_jax.train.dynamic_masking import DynamicMasking
 from tests.helpers.masking import MASK, VOCAB, batch
 
 RULE = DynamicMasking(

@@ -14,14 +14,13 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.train import task_heads
-from bert_jax.train.losses.embedding import LOSSES, embedding_objective
-from bert_jax.train.schedule import hparams_of
+from bert_jax.train.learning_rate import hparams_of
+from bert_jax.train.losses.multiple_negatives import LOSSES, make_vector_objective
 from bert_jax.train.state import fresh_state
 from bert_jax.train.step import make_train_step
 from tests.helpers.numpy_bert import make_batch, noisy_params
@@ -66,7 +65,7 @@ def test_formulas_and_rows_without_weight(name):
     kept = weights > 0
 
     def value(config, params):
-        objective = embedding_objective(model, config)
+        objective = make_vector_objective(model, config)
         return objective.sums(params, batch, None)['loss'][0] / objective.weights(batch)['loss']
 
     wanted = numpy_loss(name, vectors[kept], labels[kept])
@@ -140,30 +139,3 @@ def test_candidates_are_those_of_all_devices_and_of_all_chunks():
     assert_same(stepped(EmbeddingConfig(), {'data_parallel': 8}, shards=True), wanted)
     chunked = EmbeddingConfig(chunk_size=4)
     assert_same(stepped(chunked, {'fsdp': 2, 'model_parallel': 2}), wanted)
-
-
-@pytest.mark.parametrize(
-    ('settings', 'message'),
-    [
-        ({'loss': 'mse'}, 'loss=mse copies vectors of a teacher: name it, with embedding.teacher'),
-        ({'matryoshka': '16,0'}, 'matryoshka=.*: must be numbers from 1'),
-        ({'truncate_dim': 17}, 'truncate_dim=17 is beyond the 16 numbers that the encoder has'),
-        ({'chunk_size': 3}, 'embedding.chunk_size=3 does not divide a batch of 8'),
-    ],
-)
-def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(UserError, match=message):
-        config = EmbeddingConfig(**settings)
-        config.check_width(16)
-        config.check_batch(8, 1)
-
-
-def test_batches_that_cannot_be():
-    for loss, batch_size, accumulation, message in (
-        ('simcse', 1, 1, 'batch_size=1: embedding.loss=simcse compares the examples'),
-        ('multiple_negatives', 8, 2, 'accumulation=2 cuts .* set embedding.chunk_size'),
-        ('cosent', 8, 2, 'accumulation=2 cuts the batch that embedding.loss=cosent compares'),
-    ):
-        with pytest.raises(UserError, match=message):
-            EmbeddingConfig(loss=loss).check_batch(batch_size, accumulation)
-    EmbeddingConfig(loss='cosine').check_batch(8, 2)

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
+from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
-from bert_jax.train import loop, metrics_accumulator
-from bert_jax.train.checkpoint import Checkpoints
-from bert_jax.train.losses import Objective
-from bert_jax.train.schedule import hparams_of
+from bert_jax.runs.workdir.run_context import RunContext, own_run
+from bert_jax.train import loop
+from bert_jax.train.learning_rate import hparams_of
+from bert_jax.train.losses.objective import Objective
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
+from tests.helpers.tiny_models import tokenizer
 from tests.helpers.trees import assert_same
 
 OPTIMIZER = OptimizerConfig(algorithm='adamw', schedule='constant', warmup_steps=0, peak_lr=0.1)
@@ -46,6 +47,9 @@ SQUARES = Objective(_sums, lambda batch: {'loss': jnp.float32(batch['input_ids']
 class Lines(list):
     """A writer that keeps what is deterministic of the lines."""
 
+    def close(self):
+        pass
+
     def write(self, line):
         clock = ('seconds', 'step_ms', 'input_wait')
         values = {k: v for k, v in line.metrics.items() if k not in clock}
@@ -58,41 +62,40 @@ def batches(start: int):
         yield {'input_ids': ids, 'example_weights': np.ones(8, np.float32)}
 
 
-def trained(folder, beats=99, evaluate=None, show=lambda line: None, **options):
+class Counted(RunContext):
+    """Stops after so many beats, and keeps what a bar is shown."""
+
+    beats = 99
+    done = 0
+
+    def stop_requested(self):
+        return 15 if self.done >= self.beats else None
+
+    def heartbeat(self):
+        self.done += 1
+
+
+def trained(folder, beats=99, evaluate=None, show=None, **options):
     """Takes the run in `folder` up, to a signal after so many beats -> (ended, lines, saved)."""
-    mesh = construction.make_mesh(RuntimeConfig())
-    runtime = RuntimeConfig(log_every=5, checkpoint_every=4, keep_checkpoints=9)
-    state, kept = create_state(Table(), 0, OPTIMIZER, mesh), None
-    step = jit_train_step(make_train_step(SQUARES, OPTIMIZER), state)
-    lines, done = Lines(), []
-    with jax.set_mesh(mesh), Checkpoints(folder, runtime.keep_checkpoints) as checkpoints:
-        if found := checkpoints.restore(state):
-            state, kept = found[0], found[1]['meter']
-        run = loop.Run(
-            runtime,
-            STEPS,
-            lines,
-            checkpoints,
-            {'kind': 'numbers'},
-            metrics_accumulator.MetricsAccumulator(runtime.max_bad_steps, kept),
-            should_stop=lambda: 15 if len(done) >= beats else None,
-            heartbeat=lambda: done.append(None),
-            show=show,
+    runtime = RuntimeConfig(log_every=5, checkpoint_every=4, keep_checkpoints=9, stall_minutes=0)
+    config = PretrainConfig(phases=(Phase(16, STEPS, 8),), optimizer=OPTIMIZER, runtime=runtime)
+    mesh, lines = construction.make_mesh(RuntimeConfig()), Lines()
+    with Counted(folder, config, mesh, writers=lambda step: [lines]) as context:
+        context.beats = beats
+        context.claim(tokenizer(), {'numbers': 10})
+        state = create_state(Table(), 0, OPTIMIZER, mesh)
+        step = jit_train_step(make_train_step(SQUARES, OPTIMIZER), state)
+        context.begin(state)
+        if show:
+            context.show = show
+        held = evaluate and loop.Evaluation(3, evaluate)
+        rows = loop.prefetch(
+            batches(int(context.state.step)), lambda batch: sharding.place(batch, mesh, 8)
         )
-        ended = loop.train(
-            run,
-            step,
-            state,
-            loop.prefetch(batches(int(state.step)), lambda batch: sharding.place(batch, mesh, 8)),
-            hparams_of(OPTIMIZER, 0, STEPS),
-            STEPS,
-            name='numbers',
-            labels={'table': 'ten'},
-            evaluation=evaluate and loop.Evaluation(3, evaluate),
-            **options,
-        )
-        checkpoints.wait()
-        return ended, lines, checkpoints.steps()
+        part = loop.Part(name='numbers', labels={'table': 'ten'}, **options)
+        ended = loop.train_steps(context, step, rows, held, part)
+        context.checkpoints.wait()
+        return ended, lines, context.checkpoints.steps()
 
 
 def test_a_run_of_ones_own_is_logged_evaluated_and_saved_in_order(tmp_path):
@@ -147,3 +150,22 @@ def test_an_evaluation_may_end_the_run_whose_last_step_has_its_line(tmp_path):
     assert ended.early and int(ended.state.step) == 9
     assert [(line['step'], line['split']) for line in lines[-2:]] == [(9, 'train'), (9, 'mine')]
     assert saved == [4, 8]  # the last is the caller's
+
+
+def test_a_program_for_the_version_before_goes_on(tmp_path):
+    """`own_run` and `loop.train`, as its documentation had them."""
+    _, all_lines, _ = trained(tmp_path / 'new')
+    runtime = RuntimeConfig(log_every=5, checkpoint_every=4, keep_checkpoints=9, stall_minutes=0)
+    config = PretrainConfig(phases=(Phase(16, STEPS, 8),), optimizer=OPTIMIZER, runtime=runtime)
+    mesh, lines = construction.make_mesh(runtime), Lines()
+    fresh = create_state(Table(), 0, OPTIMIZER, mesh)
+    step = jit_train_step(make_train_step(SQUARES, OPTIMIZER), fresh)
+    old = own_run(
+        tmp_path, config, fresh, mesh, tokenizer(), {'numbers': 10}, writers=lambda step: [lines]
+    )
+    with old as (run, begin):
+        rows = loop.prefetch(batches(int(begin.step)), lambda batch: sharding.place(batch, mesh, 8))
+        hparams = hparams_of(OPTIMIZER, 0, STEPS)
+        labels = {'table': 'ten'}
+        ended = loop.train(run, step, begin, rows, hparams, STEPS, name='numbers', labels=labels)
+    assert (int(ended.state.step), lines) == (STEPS, all_lines)

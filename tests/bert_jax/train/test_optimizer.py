@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.model.families import FAMILIES, bert
 from bert_jax.configs.model.families.names import Piece
-from bert_jax.configs.schema import ModelConfig, OptimizerConfig, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads, layout
-from bert_jax.train import schedule
+from bert_jax.train import learning_rate
 from bert_jax.train.optimizer import decay_mask, layer_rates, make_optimizer
 from bert_jax.train.state import init_params
 
@@ -138,7 +137,7 @@ def test_optimizers_equal_numpy_on_a_list_of_layers(change):
     params['nsp/bias'][:] = 0.0  # |w| = 0: the ratio is 1
     want, m = unstacked(params), {n: np.zeros_like(x) for n, x in unstacked(params).items()}
     v = {n: x.copy() for n, x in m.items()}
-    optimizer = make_optimizer(config, schedule.hparams_of(config, 0, 10), 0)
+    optimizer = make_optimizer(config, learning_rate.hparams_of(config, 0, 10), 0)
     state, update = optimizer.init(params), jax.jit(optimizer.update)
     for t in (1, 2, 3):
         grads = draw(10.0 if t == 1 else 0.01)  # clipped in the first step alone
@@ -163,11 +162,11 @@ def test_moments_in_bfloat16_keep_their_mean():
 
     @jax.jit
     def update(grads, state, step):
-        h = schedule.hparams_of(config, 7, 1000)
+        h = learning_rate.hparams_of(config, 7, 1000)
         return make_optimizer(config, h, step).update(grads, state, params)[1]
 
     adam = lambda state: next(s for s in state if hasattr(s, 'mu'))
-    state = make_optimizer(config, schedule.hparams_of(config, 7, 1000), 0).init(params)
+    state = make_optimizer(config, learning_rate.hparams_of(config, 7, 1000), 0).init(params)
     assert {x.dtype for x in jax.tree.leaves((adam(state).mu, adam(state).nu))} == {
         jnp.dtype('bfloat16')
     }
@@ -245,7 +244,7 @@ def test_stable_adamw_equals_the_published_algorithm_on_its_own_tensors(
         flat = {name: x.astype(np.float32) for name, x in flat.items()}
         return traverse_util.unflatten_dict(flat, sep='/')
 
-    h = schedule.hparams_of(config, 0, 20)
+    h = learning_rate.hparams_of(config, 0, 20)
     update = jax.jit(
         lambda grads, state, params, step: make_optimizer(config, h, step, model=model).update(
             grads, state, params
@@ -299,17 +298,6 @@ def test_what_decays_and_what_has_which_rate_in_the_model_itself():
     assert {float(rates[name]) for name in heads_ | {'mlm/bias', 'mlm/norm/scale'}} == {1.0}
 
 
-def test_settings_that_cannot_go_together_are_refused():
-    with pytest.raises(UserError, match='OptimizerConfig.decay=.*: must be decoupled: in lamb'):
-        OptimizerConfig('lamb_albert', decay='fully_decoupled')
-    with pytest.raises(UserError, match='optimizer.freeze_layers=5: the model has 4 layers'):
-        layer_rates(OptimizerConfig(freeze_layers=5), {'layers': {'bias': np.ones((4, 2))}})
-    with pytest.raises(
-        UserError, match='optimizer.freeze_layers=5 is more than model.num_layers=4'
-    ):
-        PretrainConfig(model=MODEL, optimizer=OptimizerConfig(freeze_layers=5))
-
-
 # Over 64 steps from 36 on, down to 0.2: 0.2 + 0.8 (1 - sqrt(done / 64)).
 ONE_MINUS_SQRT = {
     'schedule': 'wsd', 'end_lr': 0.2, 'warmup_steps': 0, 'decay_fraction': 0.64,
@@ -335,8 +323,8 @@ RATES = {
 )
 def test_learning_rate(settings, want):
     config = OptimizerConfig(**{'peak_lr': 1.0, 'warmup_steps': 10, 'power': 0.5, **settings})
-    h = schedule.hparams_of(config, 0, 100)
-    found = schedule.learning_rate(config, h, np.array([*want])).tolist()
+    h = learning_rate.hparams_of(config, 0, 100)
+    found = learning_rate.learning_rate(config, h, np.array([*want])).tolist()
     assert found == pytest.approx([*want.values()], abs=1e-6)
 
 
@@ -346,6 +334,6 @@ def test_the_papers_two_phases_have_the_papers_rates():
     Steps count from 1, as in the log: the 10,001st is the first after warm-up.
     """
     config = load('bert_base')
-    rates = dict(schedule.table(config.optimizer, config.total_steps, [900_000]))
+    rates = dict(learning_rate.list_rates(config.optimizer, config.total_steps, [900_000]))
     wanted = {1: 0.0, 10_000: 9.999e-5, 10_001: 9.9e-5, 900_001: 1e-5, 1_000_000: 1e-10}
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-4, abs=2e-12)

@@ -11,21 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import (
     ModelConfig,
     OptimizerConfig,
-    Phase,
-    PretrainConfig,
     RuntimeConfig,
 )
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, layout, partition
-from bert_jax.model.blocks import products
-from bert_jax.train import losses
-from bert_jax.train.masking import DynamicMasking
-from bert_jax.train.schedule import hparams_of
+from bert_jax.model.blocks import matmul
+from bert_jax.train.dynamic_masking import DynamicMasking
+from bert_jax.train.learning_rate import hparams_of
+from bert_jax.train.losses.masked_lm import make_pretraining_objective
+from bert_jax.train.losses.objective import Objective
 from bert_jax.train.state import TrainState, fresh_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 from tests.bert_jax.train.test_dynamic_masking import rows_of
@@ -57,7 +55,7 @@ def train(
         jnp.dtype(runtime.compute_dtype),
         runtime.remat,
         runtime.scan_layers,
-        matmul_dtype=products.read_in_training(runtime),
+        matmul_dtype=matmul.read_in_training(runtime),
         vocabulary_loss=runtime.vocabulary_loss,
     )
     shards = sharding.shards_update(runtime, mesh)
@@ -67,7 +65,7 @@ def train(
     state = jax.device_put(state, partition.shardings(state, mesh, shards))
     step = jit_train_step(
         make_train_step(
-            losses.pretraining_objective(model, nsp=True),
+            make_pretraining_objective(model, nsp=True),
             optimizer,
             runtime.accumulation,
             dropout_rng=runtime.dropout_rng,
@@ -196,29 +194,6 @@ def test_a_batch_that_grows_is_trained_on_as_one_of_its_size():
     assert full['nsp_loss'][1] == 64
 
 
-@pytest.mark.parametrize(
-    ('phase', 'accumulation', 'message'),
-    [
-        (
-            {'batch_warmup_from': 10, 'batch_warmup_steps': 5},
-            4,
-            'batch_warmup_from=10: must be a divisor of batch_size=96, and less',
-        ),
-        (
-            {'batch_warmup_from': 24, 'batch_warmup_steps': 5},
-            3,
-            'no multiple of a micro-batch.* = 32: set runtime.accumulation to 4 or a multiple',
-        ),
-    ],
-)
-def test_batches_that_cannot_grow_so_are_refused(phase, accumulation, message):
-    with pytest.raises(UserError, match=message):
-        PretrainConfig(
-            phases=(Phase(16, 20_000, 96, **phase),),
-            runtime=RuntimeConfig(accumulation=accumulation),
-        )
-
-
 def test_a_non_finite_step_is_discarded_and_no_moment_is_copied():
     """The step takes the state's memory: a copy of an old moment would take its size again."""
     optimizer = dataclasses.replace(OPTIMIZER, algorithm='lamb_nvidia', moments='bfloat16')
@@ -229,7 +204,7 @@ def test_a_non_finite_step_is_discarded_and_no_moment_is_copied():
     params = noisy_params(model)
     # What is given away is in arrays of its own.
     state = jax.tree.map(jnp.array, fresh_state(params, optimizer))
-    step = make_train_step(losses.pretraining_objective(model, nsp=True), optimizer)
+    step = make_train_step(make_pretraining_objective(model, nsp=True), optimizer)
     compiled = jit_train_step(step, state).lower(state, batch, h).compile()
     entry = compiled.as_text().partition('\nENTRY')[2]
     arguments = set(re.findall(r'%(\S+) = \S+\[\d[^ ]* parameter\(', entry))  # scalars left out
@@ -248,7 +223,7 @@ def test_a_non_finite_step_is_discarded_and_no_moment_is_copied():
 def test_a_gradient_that_is_not_finite_is_discarded_though_the_loss_is():
     """A root of 0 has an endless slope."""
     root = lambda params, batch, rng: {'loss': (jnp.sqrt(params['x']).sum(), jnp.ones(()))}
-    objective = losses.Objective(root, lambda batch: {'loss': jnp.ones(())})
+    objective = Objective(root, lambda batch: {'loss': jnp.ones(())})
     params = {'x': np.array([0.0, 4.0], np.float32)}
     step = jax.jit(make_train_step(objective, OPTIMIZER))
     batch = {'input_ids': np.zeros((8, 2), np.int32)}
@@ -263,20 +238,9 @@ def test_evaluation_counts_padding_rows_for_nothing():
     model = heads.Pretraining(CONFIG)
     batch = make_batch(CONFIG)
     params = noisy_params(model)
-    evaluate = make_eval_step(losses.pretraining_objective(model, nsp=True))
+    evaluate = make_eval_step(make_pretraining_objective(model, nsp=True))
     twice = {name: rows[[0, 1, 0, 1]] for name, rows in batch.items()}
     half = {**batch, 'example_weights': np.array([1, 1, 0, 0], np.float32)}
     of_half, of_twice = evaluate(params, half), evaluate(params, twice)
     for name, pair in of_twice.items():
         np.testing.assert_allclose(np.multiply(of_half[name], 2), pair, rtol=1e-5, err_msg=name)
-
-
-def test_sizes_that_do_not_divide_are_refused_by_name():
-    with pytest.raises(
-        UserError, match='data_parallel=3 x fsdp=1 x model_parallel=1 = 3, but there are 8'
-    ):
-        construction.make_mesh(RuntimeConfig(data_parallel=3))
-    mesh = construction.make_mesh(RuntimeConfig())
-    with pytest.raises(UserError, match='phases.0.batch_size=12 does not divide over 8 devices'):
-        sharding.check_divides(mesh, 12, 1, 'phases.0.batch_size')
-    assert sharding.local_rows(mesh, 32) == ((0, 32),)

@@ -16,7 +16,9 @@ from sklearn.metrics import log_loss, mean_squared_error
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.model.dropout import DropoutRng
-from bert_jax.train import losses, task_heads
+from bert_jax.train import task_heads
+from bert_jax.train.losses import masked_lm, task_losses
+from bert_jax.train.losses.objective import Objective
 from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_encode
 from tests.helpers.tiny import tiny_config
 
@@ -95,7 +97,7 @@ SAYS = types.SimpleNamespace(apply=lambda variables, batch, rng: batch['outputs'
 COUNTS = np.array([1, 1, 1, 1, 1, 1, 1, 0], np.float32)
 
 
-def measured(objective: losses.Objective, outputs: np.ndarray, **labels) -> dict[str, float]:
+def measured(objective: Objective, outputs: np.ndarray, **labels) -> dict[str, float]:
     """The mean of each metric, the loss over its own denominator."""
     batch = {'outputs': outputs.astype(np.float32), 'example_weights': COUNTS, **labels}
     sums, weights = objective.sums({}, batch, None), objective.weights(batch)
@@ -117,7 +119,10 @@ def test_an_answer_is_right_where_both_of_its_ends_are():
     right = [log_p[..., i].argmax(1) == ends[i, :-1] for i in (0, 1)]
     assert not np.array_equal(*right)
     found = measured(
-        losses.span_objective(SAYS), outputs, start_positions=ends[0], end_positions=ends[1]
+        task_losses.make_span_objective(SAYS),
+        outputs,
+        start_positions=ends[0],
+        end_positions=ends[1],
     )
     assert found['loss'] == pytest.approx(-np.mean(chosen), rel=1e-5)
     assert found['accuracy'] == pytest.approx((right[0] & right[1]).mean())
@@ -127,11 +132,11 @@ def test_losses_of_numbers_and_of_sets_of_labels_are_sklearns():
     rng = np.random.default_rng(0)
     outputs, held = 3 * rng.normal(size=(ROWS, LABELS)), rng.integers(0, 2, (ROWS, LABELS))
     numbers = rng.normal(size=ROWS).astype(np.float32)
-    found = measured(losses.regression_objective(SAYS), outputs[:, :1], labels=numbers)
+    found = measured(task_losses.make_regression_objective(SAYS), outputs[:, :1], labels=numbers)
     wanted = mean_squared_error(numbers[:-1], outputs[:-1, 0])
     assert found['loss'] == pytest.approx(wanted, rel=1e-5)
     labels = held[..., None].astype(np.float32)
-    found = measured(losses.multi_label_objective(SAYS), outputs, labels=labels)
+    found = measured(task_losses.make_multi_label_objective(SAYS), outputs, labels=labels)
     wanted = log_loss(held[:-1].ravel(), special.expit(outputs[:-1]).ravel())
     assert found['loss'] == pytest.approx(wanted, rel=1e-5)
 
@@ -145,7 +150,10 @@ def test_pairs_that_follow_and_those_that_do_not_have_a_share_of_right_answers_e
         apply=lambda variables, batch, rng: (batch['outputs'][:, None], batch['outputs'])
     )
     found = measured(
-        losses.pretraining_objective(both, nsp=True), logits, next_sentence_labels=labels, **masked
+        masked_lm.make_pretraining_objective(both, nsp=True),
+        logits,
+        next_sentence_labels=labels,
+        **masked,
     )
     shares = {'nsp_accuracy': 3 / 7, 'nsp_accuracy_is_next': 2 / 3, 'nsp_accuracy_random': 1 / 4}
     assert {name: found[name] for name in shares} == pytest.approx(shares)

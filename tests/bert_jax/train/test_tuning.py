@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.conversion.tuned import assembled, folded
 from bert_jax.model import heads
 from bert_jax.train import task_heads
-from bert_jax.train.schedule import hparams_of
+from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.state import fresh_state, init_params, joined, load_encoder, split
 from bert_jax.train.step import make_train_step
 from tests.helpers.numpy_bert import (
@@ -244,27 +243,3 @@ def test_experts_are_drawn_by_step_and_not_by_row():
     path = ('encoder', 'layers', 'output_adapter_down', 'bias')
     pair = [traverse_util.flatten_dict(state.params)[path] for state in (before, once)]
     assert (np.any(pair[0] != pair[1], axis=2).sum(1) == 1).all()
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        ({'method': 'bitfit', 'rank': 4}, 'rank=4: must be left alone with method=bitfit'),
-        ({'method': 'lora', 'matrices': 'query,queries'}, 'must be different ones of query'),
-        ({'method': 'lora', 'rank': 17}, 'tuning.rank=17: more than the 16 columns'),
-        ({'method': 'spafit', 'frozen_layers': 2, 'bias_layers': 1}, 'leave nothing of 3 blocks'),
-    ],
-)
-def test_what_cannot_be_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        tuned(SMALL, **options)
-
-
-def test_what_cannot_go_together_is_refused():
-    lora = TuningConfig(method='lora')
-    with pytest.raises(UserError, match='freeze_layers are for tuning.method=full, not lora'):
-        FinetuneConfig(
-            tuning=lora, optimizer=dataclasses.replace(FinetuneConfig().optimizer, freeze_layers=1)
-        )
-    with pytest.raises(UserError, match='init=.random.: must be source'):
-        FinetuneConfig(tuning=lora, init='random')

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.examples.across import rows_across
-from bert_jax.input_pipeline.examples.pairs import Documents
+from bert_jax.input_pipeline.examples.documents import Documents
+from bert_jax.input_pipeline.examples.full_sentences import rows_across
 
 SEP = 3
 

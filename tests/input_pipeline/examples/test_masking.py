@@ -10,8 +10,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.examples import masking
-from bert_jax.input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from bert_jax.input_pipeline.examples import static_masking
+from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask, prediction_counts
 from bert_jax.input_pipeline.randomness import Stream, mix
 from tests.helpers.masking import MASK, VOCAB, batch
 
@@ -132,7 +132,7 @@ def test_a_run_of_n_words_is_as_likely_as_1_over_n():
     rows, length, longest = 400, 103, 3
     starts = np.ones((rows, length), bool)
     word = np.broadcast_to(np.arange(length), starts.shape)
-    runs = masking._run_lengths(starts, starts, word, longest, Stream(3))
+    runs = static_masking._draw_run_lengths(starts, starts, word, longest, Stream(3))
     for reach, where in ((3, slice(0, length - 2)), (2, length - 2), (1, length - 1)):
         found, draws = runs[:, where], runs[:, where].size
         chances = 1 / np.arange(1, reach + 1)

@@ -10,8 +10,8 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.examples.masking import MaskingRule, prediction_counts
 from bert_jax.input_pipeline.examples.packing import pack
+from bert_jax.input_pipeline.examples.static_masking import MaskingRule, prediction_counts
 from bert_jax.input_pipeline.records.fields import RecordSpec
 
 

@@ -9,7 +9,8 @@ import itertools
 
 import numpy as np
 
-from bert_jax.input_pipeline.examples.pairs import Documents, make_examples
+from bert_jax.input_pipeline.examples.build_examples import make_examples
+from bert_jax.input_pipeline.examples.documents import Documents
 from bert_jax.input_pipeline.randomness import Stream
 from tests.helpers.documents import make_documents
 

@@ -19,19 +19,41 @@ from tests.helpers.refusals import refused
 
 
 @pytest.mark.parametrize(
-    'documents, message',
+    'documents, options, message',
     [
-        (0, 'no text'),
-        (1, 'one document only.*--objective=full_sentences.*blank lines'),
-        (None, 'no file'),
+        (0, {}, 'no text'),
+        (1, {}, 'one document only.*--objective=full_sentences.*blank lines'),
+        (None, {}, 'no file'),
+        (30, {'seq_len': 4}, '--seq_len='),
+        (30, {'mask_mix': (2.0, -1.0, 0.0)}, '--mask_mix='),
+        (30, {'max_predictions': 65}, '--max_predictions='),
+        (30, {'ngram': 3, 'masking': 'dynamic'}, '--ngram='),
+        (30, {'input': ''}, '--input='),
+        (30, {'output': 'gs://a/b'}, '--output='),
+        (
+            5,
+            {'eval_fraction': 0.01},
+            r'--eval_fraction=0\.01: 0 documents held out of 5',
+        ),
+        (5, {'eval_fraction': 0.999}, 'left to train on.*lower --eval_fraction'),
+        (30, {'eval_fraction': 0.1, 'eval_input': 'a.txt'}, '--eval_fraction and --eval_input'),
+        (30, {'eval_input': 'one.text'}, '--eval_input=.*1 document held out.*blank lines'),
+        (30, {'num_shards': 5000}, '--num_shards=5000.*examples only'),
+        (30, {'language_repeats': ('ko=2',)}, '--language_.* is for text in several languages'),
+        (30, {'engine': 'beam'}, r"--engine=beam: Apache Beam is not installed: .*'\.\[beam\]'"),
     ],
 )
-def test_text_that_makes_no_records_is_refused(tmp_path, vocabulary, documents, message):
+def test_what_makes_no_records_is_refused(
+    tmp_path, vocabulary, monkeypatch, documents, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, 'apache_beam', None)  # tests/beam has the tests with it
     if documents is not None:
         write_text(tmp_path / 'a.txt', vocabulary[2][:documents])
+    write_text(tmp_path / 'one.text', vocabulary[2][-1:])
     with refused(message):
-        run(tmp_path, vocabulary)
-    assert not (tmp_path / 'out').exists()
+        run(tmp_path, vocabulary, **options)
+    assert not list((tmp_path / 'out').glob('*.*'))
 
 
 def test_unusual_text_is_warned_about(tmp_path, vocabulary, capsys):
@@ -126,22 +148,6 @@ def test_changed_text_of_the_same_size_is_refused(tmp_path, vocabulary, capsys, 
     assert 'done already' not in job(overwrite=True) and digests(tmp_path / 'out') != before
 
 
-@pytest.mark.parametrize(
-    'bad',
-    [
-        {'seq_len': 4},
-        {'mask_mix': (2.0, -1.0, 0.0)},
-        {'max_predictions': 65},
-        {'ngram': 3, 'masking': 'dynamic'},
-        {'input': ''},
-        {'output': 'gs://a/b'},
-    ],
-)
-def test_bad_options_name_their_flag(tmp_path, vocabulary, bad):
-    with refused(f'--{next(iter(bad))}='):
-        run(tmp_path, vocabulary, **bad)
-
-
 def test_workers_end_with_a_killed_job(tmp_path):
     """Each worker holds the pipe's other end, so its closing tells that all of them are gone."""
     code = f"""
@@ -164,12 +170,3 @@ with LocalEngine(2) as engine:
     assert job.stdout.readline()  # the first tasks are done, so the workers are there
     job.kill()
     job.communicate(timeout=30)  # ends when no process holds the pipes any more
-
-
-def test_beam_that_is_not_installed(tmp_path, vocabulary, monkeypatch):
-    """Whatever is installed here; tests/beam has the tests with it."""
-    monkeypatch.setitem(sys.modules, 'apache_beam', None)
-    write_text(tmp_path / 'a.txt', vocabulary[2][:30])
-    with refused(r"--engine=beam: Apache Beam is not installed: pip install .*'\.\[beam\]'"):
-        run(tmp_path, vocabulary, engine='beam')
-    assert not (tmp_path / 'out').exists()

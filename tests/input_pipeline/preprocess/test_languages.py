@@ -22,17 +22,20 @@ def test_inputs_name_their_languages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'en=a.txt').touch()  # a file of that name is that file
     assert split_inputs('input', 'en=a.txt') == {'': ('en=a.txt',)}
-    for given, said in (
-        (
-            ('en=b.txt', 'c.txt'),
-            '--input=c.txt: names no language, and others do: write --input=CODE=c.txt',
-        ),
+
+
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        (('en=b.txt', 'c.txt'), '--input=c.txt: names no language, and others do'),
         (('',), '--input=: is empty'),
         (('en=b.txt', 'ko='), '--input=ko=: is empty'),
         (('a.txt', ' , '), '--input= , : is empty'),
-    ):
-        with refused(said):
-            split_inputs('input', given)
+    ],
+)
+def test_inputs_that_name_none_are_refused(given, message):
+    with refused(message):
+        split_inputs('input', given)
 
 
 def test_without_an_exponent_it_is_that_of_multilingual_bert():

@@ -9,7 +9,6 @@ from bert_jax.input_pipeline.preprocess.plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, read, run, write_text
-from tests.helpers.refusals import refused
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 PLAN = 'bert_jax.input_pipeline.preprocess.plan'
@@ -126,11 +125,6 @@ def test_eval_input_is_the_held_out_split(tmp_path, vocabulary):
         and len(train) == 40
     )
     assert manifest.statistics['text']['train']['copies_of_held_out_dropped'] == 10
-    with refused('--eval_fraction and --eval_input'):
-        run(tmp_path, vocabulary, eval_input=f'{tmp_path}/held.text', eval_fraction=0.1)
-    (tmp_path / 'one.text').write_text(texts[0])
-    with refused(r'--eval_input=.*1 document held out.*blank lines'):
-        run(tmp_path, vocabulary, eval_input=f'{tmp_path}/one.text', output=f'{tmp_path}/new')
 
 
 def test_dynamic_records_keep_the_text_and_held_out_ones_are_masked(tmp_path, vocabulary):
@@ -205,11 +199,6 @@ def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on
     assert manifest.records('eval') == 0 and manifest.statistics['text']['train']['documents'] == 5
     assert capsys.readouterr().err.count('nothing is held out') == 1
-    with refused(r'--eval_fraction=0\.01: 0 documents held out of 5.*--eval_input'):
-        run(tmp_path, vocabulary, eval_fraction=0.01, output=f'{tmp_path}/new')
-    with refused(r'left to train on.*lower --eval_fraction'):
-        run(tmp_path, vocabulary, eval_fraction=0.999, output=f'{tmp_path}/new')
-    assert not (tmp_path / 'new').exists()
 
 
 def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary, monkeypatch):
@@ -222,5 +211,3 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
         for folder in ('out', 'pieces')
     )
     assert ours == theirs and len(ours) == 2
-    with refused('--num_shards=5000.*examples only'):
-        run(tmp_path, vocabulary, num_shards=5000, output=f'{tmp_path}/many')

@@ -33,7 +33,7 @@ def folder(tmp_path, vocabulary):
 def units_read(monkeypatch):
     """The names of the units that the job reads, as it reads them; each file is one."""
     names = []
-    monkeypatch.setattr('bert_jax.input_pipeline.text.inputs.units._UNIT_FILES', 1)
+    monkeypatch.setattr('bert_jax.input_pipeline.text.units._UNIT_FILES', 1)
     read = job.corpus.read_unit
 
     def noted(unit, *arguments):

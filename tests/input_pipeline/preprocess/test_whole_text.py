@@ -10,9 +10,10 @@ import pytest
 import tokenizers
 
 from bert_jax.input_pipeline.preprocess import job_directory
-from bert_jax.input_pipeline.text.corpus import read_documents
+from bert_jax.input_pipeline.text.corpus import Document, read_documents
 from bert_jax.input_pipeline.text.lines import TextOptions
-from bert_jax.input_pipeline.tokenizer import Tokenizer, normalizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import normalizer, vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.runs.preparation import vocabulary as preparation
 from tests.helpers import tokenizer_folders
@@ -62,6 +63,18 @@ def _albert(folder: pathlib.Path) -> pathlib.Path:
     return tokenizer_folders.write(folder, pre_tokenizer=metaspace)
 
 
+def _whole(document: Document) -> str:
+    """The document's text, with what stands between its sentences."""
+    parts = zip(document.spaces, document.sentences, strict=True)
+    return ''.join(space + sentence for space, sentence in parts)
+
+
+def _sentences(tokenizer: Tokenizer, document: Document) -> list[np.ndarray]:
+    """The ids of each sentence of the document."""
+    batches = tokenizer.encode_document(document.sentences, document.spaces, document.lined)
+    return [ids for batch in batches for ids in batch]
+
+
 FOLDERS = {
     'roberta': lambda folder: _trained(folder, 'byte_bpe'),
     'roberta, space before': lambda folder: _trained(folder, 'byte_bpe', add_prefix_space=True),
@@ -99,10 +112,8 @@ def test_a_document_has_the_ids_of_the_library_on_its_text(tmp_path, folders, na
     pattern = _written(tmp_path, TEXTS)
     for options in ({}, {'segment': False}, {'language': 'zh'}, {'max_line_bytes': 64}):
         for text, document in zip(TEXTS, read_documents(pattern, TextOptions(**options))):
-            parts = zip(document.spaces, document.sentences, strict=True)
-            assert ''.join(space + sentence for space, sentence in parts) == text
-            batches = list(tokenizer.encode_document(document.sentences, document.spaces))
-            sentences = [ids for batch in batches for ids in batch]
+            assert _whole(document) == text
+            sentences = _sentences(tokenizer, document)
             assert len(sentences) == len(document.sentences)
             expected = engine.encode(text, add_special_tokens=False).ids
             assert np.concatenate(sentences).tolist() == expected, repr(text)
@@ -110,12 +121,9 @@ def test_a_document_has_the_ids_of_the_library_on_its_text(tmp_path, folders, na
     # A border lies where the next sentence begins, with the white space before it.
     if tokenizer.kind in ('byte_bpe', 'fast') and name != 'xlm-r':
         document = next(read_documents(pattern))
-        (batch,) = tokenizer.encode_document(document.sentences, document.spaces)
-        assert [tokenizer.decode(ids).removeprefix(' ') for ids in batch] == [
-            'O gato dorme na cama.',
-            'O cão corre no jardim.',
-        ]
-        assert tokenizer.decode(batch[1]).startswith(' ')
+        first, second = map(tokenizer.decode, _sentences(tokenizer, document))
+        assert first.removeprefix(' ') == 'O gato dorme na cama.'
+        assert second == ' O cão corre no jardim.'
 
     # A text that is cut because it is so long is still that text.
     monkeypatch.setattr(normalizer, '_LONG', 40)
@@ -124,7 +132,7 @@ def test_a_document_has_the_ids_of_the_library_on_its_text(tmp_path, folders, na
         long = ' '.join([TEXTS[8].replace('\x1c \x85', '')] * 20)
         (document,) = read_documents(_written(tmp_path, [long], 'b.jsonl'))
         batches = list(tokenizer.encode_document(document.sentences, document.spaces))
-        ids = np.concatenate([ids for batch in batches for ids in batch]).tolist()
+        ids = np.concatenate(_sentences(tokenizer, document)).tolist()
         assert ids == engine.encode(long, add_special_tokens=False).ids
         assert len(batches) > 1 or name == 'modernbert'
 
@@ -159,8 +167,7 @@ def test_lines_of_a_file_are_texts_of_roberta_and_parts_of_modernberts(tmp_path,
         for segment in (None, True):
             texts = []
             for each in read_documents(f'{tmp_path}/a.txt', TextOptions(segment)):
-                batches = tokenizer.encode_document(each.sentences, each.spaces, each.lined)
-                texts.append([tokenizer.decode(ids) for batch in batches for ids in batch])
+                texts.append(list(map(tokenizer.decode, _sentences(tokenizer, each))))
             ids[name, segment] = texts
     parted = [['One line.', '\n  Two lines.', ' Three.', '\nEnd'], ['Other.']]
     assert ids['roberta', None] == [['One line.', 'Two lines. Three.', 'End'], ['Other.']]
@@ -186,8 +193,7 @@ def test_lines_of_a_file_are_texts_of_roberta_and_parts_of_modernberts(tmp_path,
 def test_what_stands_between_sentences_is_read(tmp_path, content, options, expected):
     (tmp_path / 'a.txt').write_bytes(content)
     (document,) = read_documents(f'{tmp_path}/a.txt', TextOptions(**options))
-    parts = zip(document.spaces, document.sentences, strict=True)
-    assert ''.join(space + sentence for space, sentence in parts) == expected
+    assert _whole(document) == expected
     assert all(sentence == sentence.strip() for sentence in document.sentences)
 
 
@@ -203,7 +209,8 @@ def test_copies_of_lines_are_found_whatever_is_before_them(tmp_path, folders):
 
 @pytest.mark.parametrize('layout', ['modernbert', None])
 def test_a_vocabulary_is_trained_on_the_whole_text(tmp_path, layout):
-    options = VocabularyOptions(400, 'byte_bpe', min_frequency=1, **_layout(layout))
+    layouts = {'layout': layout} if layout else {}
+    options = VocabularyOptions(400, 'byte_bpe', min_frequency=1, **layouts)
     text = preparation.Text((_written(tmp_path, TEXTS),), None, (), TextOptions())
     preparation.train(options, text, tmp_path / 'a')
     trained = Tokenizer.load(tmp_path / 'a')
@@ -219,10 +226,6 @@ def test_a_vocabulary_is_trained_on_the_whole_text(tmp_path, layout):
     lines = whole if layout else ['one line', 'two lines'] * 3
     print_of = Tokenizer.load(tmp_path / 'b').fingerprint
     assert print_of == vocabulary.train(lines, options)[0].fingerprint
-
-
-def _layout(layout: str | None) -> dict[str, str]:
-    return {'layout': layout} if layout else {}
 
 
 def test_work_that_another_version_began_is_refused(tmp_path, folders, monkeypatch):

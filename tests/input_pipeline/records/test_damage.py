@@ -48,7 +48,7 @@ def damaged(kind: str, text: bytes, bounds: list[int], draw: random.Random) -> t
 
 def read_all(path) -> None:
     """One pass over all records, as training reads them."""
-    stream = RecordStream(path, 'train', 64, 0, 'numpy')
+    stream = RecordStream(path, 'train', 64, 0)
     for _ in itertools.islice(stream.batches(), -(-stream.records // 64)):
         pass
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import shutil
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -17,8 +16,8 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.records.block_cache import BlockCache
-from bert_jax.input_pipeline.records.growth import Growth
+from bert_jax.input_pipeline.records.blocks import BlockCache
+from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from tests.helpers.records import (
     SPEC,
@@ -30,6 +29,8 @@ from tests.helpers.records import (
     write_directory,
 )
 from tests.helpers.refusals import refused
+
+SHARD = 'train-00001-of-00004.tfrecord'
 
 
 @pytest.fixture(scope='module')
@@ -53,32 +54,20 @@ def names(batches: list[dict]) -> np.ndarray:
 @pytest.mark.parametrize('batch_size', [13, 2500])
 def test_every_record_comes_once_an_epoch(whole, batch_size):
     directory = whole
-    stream = RecordStream(directory, 'train', batch_size, seed=3, decoder='numpy')
+    stream = RecordStream(directory, 'train', batch_size, seed=3)
     assert stream.records == 1079
     found = names(take(stream, -(-3 * 1079 // batch_size)))
     epochs = [found[i * 1079 : (i + 1) * 1079] for i in range(3)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(1079))
     assert (epochs[0] != epochs[1]).mean() > 0.99 and (epochs[1] != epochs[2]).mean() > 0.99
-    one = RecordStream(directory, 'train', 83, seed=3, decoder='numpy')
+    one = RecordStream(directory, 'train', 83, seed=3)
     np.testing.assert_array_equal(epochs[0], names(take(one, 13)))  # whatever the batch size
 
 
 def test_resume_gives_the_rest_of_the_uninterrupted_stream(directory):
     start, stream = 7, RecordStream(directory, 'train', 100, 1)
     assert_same(take(stream, 25 - start, start), take(stream, 25)[start:])
-
-
-@pytest.mark.parametrize('masking, max_packs', [('dynamic', 1), ('static', 4)])
-def test_both_decoders_give_equal_batches(tmp_path, masking, max_packs):
-    pytest.importorskip('tensorflow')
-    write_directory(tmp_path, {'train': [300, 520], 'eval': [70]}, masking, max_packs)
-    for split, batch_size in (('train', 700), ('eval', 31)):
-        ours, theirs = (
-            RecordStream(tmp_path, split, batch_size, 1, decoder) for decoder in ('numpy', 'tfdata')
-        )
-        assert_same(take(ours, 5, 2), take(theirs, 5, 2))
-        assert_same(list(ours.evaluation()), list(theirs.evaluation()))
 
 
 def test_shares_of_rows_make_up_the_whole(directory):
@@ -97,7 +86,7 @@ def test_a_batch_that_grows_reads_the_same_order_row_after_row(directory):
     assert [growth.size(step) for step in range(12)] == sizes
     assert [growth.before(step) for step in range(13)] == np.cumsum([0, *sizes]).tolist()
     stream = RecordStream(directory, 'train', 96, 1, 'numpy', growth=growth)
-    order = names(take(RecordStream(directory, 'train', 12, 1, 'numpy'), 70))
+    order = names(take(RecordStream(directory, 'train', 12, 1), 70))
     whole, read = take(stream, 12), 0
     for step, batch in enumerate(whole):
         weights, found = batch['example_weights'], batch['input_ids'][:, 0]
@@ -159,16 +148,13 @@ def test_evaluation_pads_its_tail_and_drops_nothing(directory, rows):
     )
 
 
-@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
-def test_damage_is_named_by_file_record_and_byte(directory, decoder):
-    if decoder == 'tfdata':
-        pytest.importorskip('tensorflow')
+def test_damage_is_named_by_file_record_and_byte(directory):
     file = directory / 'train-00001-of-00004.tfrecord'
     text = file.read_bytes()
     at = frame_start(text, 290)
     file.write_bytes(text[: at + 50] + bytes([text[at + 50] ^ 4]) + text[at + 51 :])
     with pytest.raises(UserError) as error:
-        take(RecordStream(directory, 'train', 64, 1, decoder), 20)
+        take(RecordStream(directory, 'train', 64, 1), 20)
     message = str(error.value)
     assert f'{file}: record 290 at byte {at}: payload damaged' in message and '\n' not in message
 
@@ -180,11 +166,8 @@ def test_damage_is_named_by_file_record_and_byte(directory, decoder):
         ('cls_positions', 16, r'cls_positions\[2\] = 16 is outside \[0, 16\), the sequence'),
     ],
 )
-@pytest.mark.parametrize('decoder', ['tfdata', 'numpy'])
-def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, name, value, words, decoder):
+def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, name, value, words):
     """The checksums are right: someone wrote such records, or the tokenizer is another one."""
-    if decoder == 'tfdata':
-        pytest.importorskip('tensorflow')
     spec = dataclasses.replace(SPEC, max_packs=3)
     columns = example_columns(spec, 300, seed=5)
     columns[name][270, 2] = value
@@ -194,40 +177,25 @@ def test_a_number_that_no_model_can_look_up_is_refused(tmp_path, name, value, wo
     with refused(
         f'{info.file}: record 270 at byte {at}: {words}.*preprocess verify .* every fault'
     ):
-        take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
+        take(RecordStream(tmp_path, 'train', 64, 1), 5)
 
 
-def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, tmp_path_factory):
-    with refused('no test records'):
-        RecordStream(directory, 'test', 8, 0, 'numpy')
-    with refused('no manifest'):
-        RecordStream(tmp_path_factory.mktemp('empty'), 'train', 8, 0, 'numpy')
+@pytest.mark.parametrize(
+    'split, damage, said',
+    [
+        ('test', None, 'no test records'),
+        ('train', lambda files: files['manifest.json'].unlink(), 'no manifest'),
+        ('train', lambda files: os.truncate(files[SHARD], 99), f'{SHARD}: .* bytes long'),
+        ('train', lambda files: files[SHARD].unlink(), f'{SHARD}: missing'),
+    ],
+)
+def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, split, damage, said):
+    if damage is not None:
+        damage({path.name: path for path in directory.iterdir()})
+    with refused(said):
+        RecordStream(directory, split, 8, 0)
+
+
+def test_rows_beyond_the_batch_are_a_mistake_of_the_program(directory):
     with pytest.raises(ValueError, match='ranges'):
         RecordStream(directory, 'train', 8, 0, 'numpy', rows=((4, 9),))
-    file = directory / 'train-00001-of-00004.tfrecord'
-    file.write_bytes(file.read_bytes()[:-1])
-    with refused('train-00001-of-00004.tfrecord: .* bytes long'):
-        RecordStream(directory, 'train', 8, 0, 'numpy')
-    file.unlink()
-    with refused('train-00001-of-00004.tfrecord: missing'):
-        RecordStream(directory, 'train', 8, 0, 'numpy')
-    RecordStream(directory, 'eval', 8, 0, 'numpy')
-
-
-def test_a_program_that_an_error_ends_does_not_hang_on_its_unfinished_stream(directory):
-    """The error holds the stream's frame until the interpreter has gone, as a refusal's does."""
-    pytest.importorskip('tensorflow')
-    code = (
-        'import sys\n'
-        'from bert_jax.input_pipeline.records.stream import RecordStream\n'
-        'def train():\n'
-        f'    batches = RecordStream({str(directory)!r}, "train", 64, 0, "tfdata").batches()\n'
-        '    next(batches)\n'
-        '    raise ValueError("refused")\n'
-        'try:\n'
-        '    train()\n'
-        'except ValueError as error:\n'
-        '    sys.exit(2)\n'
-    )
-    done = subprocess.run([sys.executable, '-c', code], timeout=120, check=False)
-    assert done.returncode == 2

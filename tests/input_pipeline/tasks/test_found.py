@@ -198,6 +198,7 @@ def test_without_a_dev_file_rows_are_held_out(tmp_path):
     assert 15 < len(dev) < 50
 
 
+WORDS_ALONE = table(WORDS, TAGS, header='word tag', separator=',')
 TOWNS = [('in', f'town{i}') for i in range(200)]
 TAGGED = {
     'words.csv': 'sentence,word,tag\n'
@@ -217,29 +218,35 @@ def test_of_tagged_words_whole_sentences_are_held_out(tmp_path, name):
     assert [example.id for example in task.examples('dev')][:2] == ['0', '1']
 
 
-def test_words_of_no_sentence_are_asked_for_one(tmp_path):
-    train, _ = written(tmp_path, 'csv', table(WORDS, TAGS, header='word tag', separator=','))
-    with refused("'word', 'tag' holds the same for all words of a sentence"):
-        find(train, kind='tagging')
+@pytest.mark.parametrize(
+    ('table', 'options', 'message'),
+    [
+        ('mine.tsv', {'kind': 'span'}, '--kind=span: of a table it is one of'),
+        ('mine.tsv', {'columns': 'label=x'}, "no column 'x' for 'label' in .*; it has id"),
+        ('none.tsv', {}, '--task=.*none.tsv: no such file'),
+        ('words.csv', {'kind': 'tagging'}, 'the same for all words of a sentence'),
+    ],
+)
+def test_an_option_that_does_not_fit_the_table(tmp_path, table, options, message):
+    train, _ = written(tmp_path, 'tsv', CLEAR['named'][0])
+    (tmp_path / 'words.csv').write_text(WORDS_ALONE)
+    with refused(message):
+        find(train.replace('mine.tsv', table), **options)
 
 
-def test_other_mistakes_and_names(tmp_path):
-    train, dev = written(tmp_path, 'tsv', CLEAR['named'][0])
-    with refused('--kind=span: of a table it is one of'):
-        find(train, dev, kind='span')
-    with refused("--columns: no column 'x' for 'label' in .*; it has id"):
-        find(train, dev, columns='label=x')
-    with refused('--task=.*none.tsv: no such file'):
-        find(str(tmp_path / 'none.tsv'))
-    (tmp_path / 'dev.tsv').write_text(table(TEXTS, ['great'] * N, header='text label'))
-    with refused("dev.tsv:2: unknown label 'great'; task mine has bad, goo"):
+@pytest.mark.parametrize(
+    ('name', 'label', 'message'),
+    [
+        ('named', 'great', "dev.tsv:2: unknown label 'great'; task mine has bad, goo"),
+        ('named', 'GOOD', "unknown label 'GOOD'; .*: spell it as 'good'"),
+        ('without names', 'good', "dev.tsv:1: unknown label 'label'"),
+    ],
+)
+def test_labels_of_dev_that_are_not_those_of_train(tmp_path, name, label, message):
+    train, dev = written(tmp_path, 'tsv', CLEAR[name][0])
+    (tmp_path / 'dev.tsv').write_text(table(TEXTS, [label] * N, header='text label'))
+    with refused(message):
         find(train, dev).task.examples('dev')
-    (tmp_path / 'dev.tsv').write_text(table(TEXTS, ['GOOD'] * N, header='text label'))
-    with refused("unknown label 'GOOD'; .*: spell it as 'good'"):
-        find(train, dev).task.examples('dev')
-    (tmp_path / 'bare.tsv').write_text(table(TEXTS, MOODS))
-    with refused("dev.tsv:1: unknown label 'label'"):
-        find(str(tmp_path / 'bare.tsv'), dev)
 
 
 def test_parquet_and_data_sets_of_the_hub(tmp_path):

@@ -66,20 +66,27 @@ def test_only_some_rows_of_a_file_are_read(tmp_path, name, text, entries):
         assert read == [('0', 'b', 'neg'), ('1', 'c', 'pos')]
 
 
-def test_other_mistakes(tmp_path):
-    said = r'mrcp: unknown; use one of cola.*\(did you mean mrpc\?\)'
-    with refused(said):
-        load_task('mrcp', 'x')
+@pytest.mark.parametrize(
+    ('name', 'split', 'message'),
+    [
+        ('mrcp', 'train', r'mrcp: unknown; use one of cola.*\(did you mean mrpc\?\)'),
+        ('mrpc', 'train', 'no such file'),
+        ('mrpc', 'validation', "no split 'validation': it has train, dev, test"),
+        ('mine.json', 'train', r"train.tsv:3: id '7' again, it was at .*train.tsv:2"),
+    ],
+)
+def test_other_mistakes(tmp_path, name, split, message):
+    write(tmp_path, 'id\ttext\tlabel\n7\ta\tpos\n7\tb\tneg\n', 'train.tsv')
+    own = task_file(tmp_path, columns={'id': 'id', 'text': 'text', 'label': 'label'})
+    (tmp_path / 'glue').mkdir()
+    with refused(message):
+        task = load_task(own) if name == 'mine.json' else load_task(name, str(tmp_path / 'glue'))
+        task.examples(split)
+
+
+def test_a_task_of_glue_needs_a_folder():
     with refused('needs --data_dir'):
         load_task('mrpc')
-    with refused('no such file'):
-        load_task('mrpc', str(tmp_path)).examples('train')
-    with refused("no split 'validation': it has train, dev, test"):
-        load_task('mrpc', str(tmp_path)).examples('validation')
-    write(tmp_path, 'id\ttext\tlabel\n7\ta\tpos\n7\tb\tneg\n')
-    path = task_file(tmp_path, columns={'id': 'id', 'text': 'text', 'label': 'label'})
-    with refused(r"train.tsv:3: id '7' again, it was at .*train.tsv:2"):
-        load_task(path).examples('train')
 
 
 def test_mnli_reads_both_layouts(tmp_path):

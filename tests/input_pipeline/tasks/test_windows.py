@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
-from bert_jax.input_pipeline.tasks.features import cut_of, pooled, window_rows
+from bert_jax.input_pipeline.tasks.features import cut_of, window_rows
 from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from tests.helpers import tiny_models
 
@@ -63,10 +63,3 @@ def test_scores_are_the_mean_over_windows(tokenizer, task, label, logits, expect
     assert rows['example_index'].tolist() == WINDOWS and len(rows['labels']) == 5
     outputs = {'logits': np.array(logits, np.float32)}
     assert list(windowed.decode(examples, rows, outputs).answers.values()) == expected
-
-
-def test_each_text_has_the_mean_of_its_own_windows():
-    windows = {'example_index': np.array(WINDOWS)}
-    outputs = {'logits': np.array([[1.0, 0], [2, 0], [6, 3], [5, 1], [7, 2]])}
-    means = pooled(windows, outputs, 3)
-    np.testing.assert_allclose(means['logits'], [[3, 1], [5, 1], [7, 2]])

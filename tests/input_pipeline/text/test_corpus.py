@@ -179,31 +179,32 @@ class TestParquet:
         documents = [['Ä one.', 'And two.', 'Three.'], ['Four.'], ['Five.', 'Six.']]
         assert [d.sentences for d in found] == documents
 
-    def test_what_is_refused(self, tmp_path):
-        path, content = self.put(tmp_path / 'a.parquet', ['One.']), {}
-        content['cut'] = path.read_bytes()[:-200]
-        checked = {'write_page_checksum': True, 'compression': 'none'}
-        flipped = self.put(tmp_path / 'c.parquet', ['One and some more.'], **checked).read_bytes()
-        content['flipped'] = flipped.replace(b'some', b'same', 1)
-        content['b.parquet.gz'] = gzip.compress(path.read_bytes())
-        for name, raw in content.items():
-            put(tmp_path / name, raw)
-        twice = pa.Table.from_arrays([pa.array(['One.'])] * 2, names=['text', 'text'])
-        parquet.write_table(twice, tmp_path / 'two.parquet')
-        for name, column, said in (
+    @pytest.mark.parametrize(
+        'name, column, said',
+        [
             (
                 'a.parquet',
                 'body',
-                r"a.parquet: no text in column 'body' .it has id, text.*--text_column",
+                r"a.parquet: no text in column 'body' .it has id, text.*--text",
             ),
             ('a.parquet', 'id', r"column 'id' holds int64 and not text"),
             ('two.parquet', 'text', "two.parquet: has 2 columns named 'text'"),
             ('b.parquet.gz', 'text', 'parquet file inside gzip: unpack it'),
             ('cut', 'text', 'damaged parquet file'),
             ('flipped', 'text', 'damaged parquet file'),
-        ):
-            with refused(said):
-                read(tmp_path / name, text_column=column)
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, name, column, said):
+        whole = self.put(tmp_path / 'a.parquet', ['One.']).read_bytes()
+        put(tmp_path / 'cut', whole[:-200])
+        put(tmp_path / 'b.parquet.gz', gzip.compress(whole))
+        checked = {'write_page_checksum': True, 'compression': 'none'}
+        sound = self.put(tmp_path / 'c.parquet', ['One and some more.'], **checked).read_bytes()
+        put(tmp_path / 'flipped', sound.replace(b'some', b'same', 1))
+        twice = pa.Table.from_arrays([pa.array(['One.'])] * 2, names=['text', 'text'])
+        parquet.write_table(twice, tmp_path / 'two.parquet')
+        with refused(said):
+            read(tmp_path / name, text_column=column)
 
 
 def test_documents_without_an_end_are_cut(tmp_path, monkeypatch):

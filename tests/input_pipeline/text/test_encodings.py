@@ -10,11 +10,10 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text import corpus
-from bert_jax.input_pipeline.text.inputs.encodings import guess
-from bert_jax.input_pipeline.text.inputs.units import SmallFiles, units
+from bert_jax.input_pipeline.text.encodings import guess_encoding, read_utf8
 from bert_jax.input_pipeline.text.lines import Report, TextOptions
 from bert_jax.input_pipeline.text.record_files import Reader
-from bert_jax.input_pipeline.text.whole_text import read_utf8
+from bert_jax.input_pipeline.text.units import SmallFiles, units
 
 BAD = 'A célula é a unidade básica da vida.'
 GOOD = 'The cell is the unit of life.'
@@ -47,14 +46,14 @@ def run_command(message, **environment):
 
 @pytest.mark.parametrize('encoding,text', CASES)
 def test_the_encoding_of_a_text_is_told_by_trial(encoding, text):
-    assert guess(f'{text}\n'.encode(encoding) * 3)[0] == encoding
+    assert guess_encoding(f'{text}\n'.encode(encoding) * 3)[0] == encoding
 
 
 @pytest.mark.parametrize(
     'name,text', [('cp1250', 'Zażółć gęślą jaźń, łąka.'), ('koi8_r', 'Клетка')]
 )
 def test_an_encoding_that_none_fits_is_not_named(name, text):
-    assert guess(text.encode(name)) == ('', '')
+    assert guess_encoding(text.encode(name)) == ('', '')
 
 
 @pytest.mark.parametrize('bad,all,refused', [(19, 20, 0), (20, 400, 1), (20, 401, 0), (50, 999, 1)])
@@ -121,17 +120,14 @@ def test_the_command_makes_the_file_utf8(tmp_path, monkeypatch, locale, name):
     assert document.sentences == [BAD] * 30
 
 
-def test_utf16_is_converted_by_its_command(tmp_path):
-    (tmp_path / 'a.tsv').write_text('text\tlabel\n' + f'{BAD}\t1\n' * 3, encoding='utf-16')
-    with pytest.raises(UserError, match='it is UTF-16') as caught:
-        read_utf8(str(tmp_path / 'a.tsv'))
-    run_command(caught.value)
-    assert BAD in (tmp_path / 'a.tsv.utf8').read_text('utf-8')
-
-
-def test_a_table_is_refused_with_the_command_that_converts_it(tmp_path):
-    (tmp_path / 'a.tsv').write_bytes(b'text\tlabel\n' + f'{BAD}\t1\n'.encode('cp1252'))
-    with pytest.raises(UserError, match=r'a.tsv:2: byte 14 is not UTF-8') as caught:
+@pytest.mark.parametrize(
+    'lines, encoding, said',
+    [(3, 'utf-16', 'it is UTF-16'), (1, 'cp1252', r'a.tsv:2: byte 14 is not UTF-8')],
+)
+def test_a_table_is_refused_with_the_command_that_converts_it(tmp_path, lines, encoding, said):
+    text = 'text\tlabel\n' + f'{BAD}\t1\n' * lines
+    (tmp_path / 'a.tsv').write_text(text, encoding=encoding)
+    with pytest.raises(UserError, match=said) as caught:
         read_utf8(str(tmp_path / 'a.tsv'))
     run_command(caught.value)
     assert BAD in (tmp_path / 'a.tsv.utf8').read_text('utf-8')

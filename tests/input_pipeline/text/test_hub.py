@@ -9,14 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from bert_jax.input_pipeline.preprocess.languages import split_inputs
+from bert_jax.input_pipeline.text import digest, hub
 from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
     read_unit,
     units,
 )
-from bert_jax.input_pipeline.text.inputs import digest
-from bert_jax.input_pipeline.text.sources import hub
 from tests.helpers.files import write_jsonl
 from tests.helpers.refusals import refused
 

@@ -17,13 +17,11 @@ from bert_jax.input_pipeline.text.corpus import (
     TextOptions,
     read_documents,
 )
-from bert_jax.input_pipeline.text.inputs.listing import matching
+from bert_jax.input_pipeline.text.listing import matching
 from tests.helpers.refusals import refused
 from tests.helpers.texts import put, read
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
-DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
-
 
 DUMP = (
     '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n<siteinfo>\n</siteinfo>\n'

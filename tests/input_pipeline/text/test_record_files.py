@@ -9,7 +9,7 @@ import os
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.text import files, whole_text
+from bert_jax.input_pipeline.text import encodings, files
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
 from tests.helpers.refusals import refused
 
@@ -109,17 +109,23 @@ def test_what_cannot_be_read_is_refused(read, name, content, settings, message):
 def test_flags():
     assert parse_columns('text=a b,id=-1') == {'text': 'a b', 'id': -1} and parse_columns('') == {}
     assert parse_shard('2/4') == (2, 4)
-    for shard in ('4/4', '1', 'a/b', '-1/2', '0/0'):
-        with refused('--shard='):
-            parse_shard(shard)
-    with refused('write ROLE=COLUMN'):
-        parse_columns('text')
-    with refused('No such file'):
-        list(Reader('/nowhere.txt', ('text',)))
+
+
+@pytest.mark.parametrize(
+    'parse, text, said',
+    [
+        *((parse_shard, text, '--shard=') for text in ('4/4', '1', 'a/b', '-1/2', '0/0')),
+        (parse_columns, 'text', 'write ROLE=COLUMN'),
+        (lambda path: list(Reader(path, ('text',))), '/nowhere.txt', 'No such file'),
+    ],
+)
+def test_what_is_no_flag_is_refused(parse, text, said):
+    with refused(said):
+        parse(text)
 
 
 def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / 'texts.tsv')
-    for read in (whole_text.read_utf8, files.opened):
+    for read in (encodings.read_utf8, files.open_file):
         with refused('texts.tsv: is no file but a pipe'):
             read(str(tmp_path / 'texts.tsv'))

@@ -46,7 +46,7 @@ def test_any_script_has_typos(language):
             assert (word != other) == any(map(str.isalnum, word))
             assert other and not unicodedata.category(other[0]).startswith('M')
             # One typo: at most two characters differ, as those that a swap exchanges.
-            assert abs(len(typos.characters(word)) - len(typos.characters(other))) <= 1
+            assert abs(len(typos.split_characters(word)) - len(typos.split_characters(other))) <= 1
 
 
 def test_the_share_is_of_the_words_and_more_of_them_hold_the_same_typos():

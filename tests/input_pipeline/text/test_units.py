@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from bert_jax.input_pipeline.text import digest
 from bert_jax.input_pipeline.text.corpus import TextOptions, read_documents, read_unit
-from bert_jax.input_pipeline.text.inputs import digest
-from bert_jax.input_pipeline.text.inputs.listing import refuse_inside
-from bert_jax.input_pipeline.text.inputs.units import units
+from bert_jax.input_pipeline.text.listing import refuse_inside
+from bert_jax.input_pipeline.text.units import units
 from tests.helpers.refusals import refused
 
 
@@ -54,7 +54,7 @@ def test_documents_do_not_depend_on_what_is_put_together(folder, monkeypatch):
     assert together == [(each.name, each.sentences) for each in read_documents(str(folder))]
     for name, value in (('_MIN_UNIT_BYTES', 1), ('_UNIT_FILES', 7)):
         with monkeypatch.context() as patch:
-            patch.setattr(f'bert_jax.input_pipeline.text.inputs.units.{name}', value)
+            patch.setattr(f'bert_jax.input_pipeline.text.units.{name}', value)
             apart = units(str(folder))
             assert len(apart) > 4 and documents(apart) == together
 

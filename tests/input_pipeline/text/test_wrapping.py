@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from bert_jax.input_pipeline.text.corpus import Report, TextOptions, read_documents
-from bert_jax.input_pipeline.text.wrapping import Widths, joined
+from bert_jax.input_pipeline.text.wrapping import Widths, join_broken_lines
 from tests.helpers.refusals import refused
 
 ENGLISH = (
@@ -96,7 +96,7 @@ def test_the_real_corpora(test_data):
 
 def paragraphs(text, drop_hyphens=False, most=10**6):
     lines = ((i, 100 * i, line) for i, line in enumerate(text.split('\n')))
-    return [each[2] for each in joined(lines, drop_hyphens, most)]
+    return [each[2] for each in join_broken_lines(lines, drop_hyphens, most)]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,9 @@ def test_where_a_paragraph_ends():
     assert paragraphs('  One\ntwo\n  three\nfour') == ['One two', 'three four']  # indented
     assert paragraphs('  > One\n  > two') == ['> One > two']
     assert paragraphs('aa\nbb\ncc\ndd', most=3) == ['aa bb ', 'cc dd']
-    lines = joined([(0, 5, 'One'), (1, 9, 'two'), (2, 13, ''), (3, 14, 'three')], False, 99)
+    lines = join_broken_lines(
+        [(0, 5, 'One'), (1, 9, 'two'), (2, 13, ''), (3, 14, 'three')], False, 99
+    )
     assert list(lines) == [(0, 5, 'One two'), (2, 13, ''), (3, 14, 'three')]
 
 

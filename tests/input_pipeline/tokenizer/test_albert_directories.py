@@ -15,8 +15,7 @@ import unicodedata
 import pytest
 import sentencepiece
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer
-from tests.helpers.refusals import refused
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 WORDS = 'winter summer autumn spring nobody everybody morning evening'.split()
 TEXT = [
@@ -115,18 +114,3 @@ def test_casing_is_what_the_class_is_told_and_is_saved(folder, tmp_path, setting
     assert again.fingerprint == ours.fingerprint
     for text in (*TEXT, *NASTY[:5]):
         assert ours.encode(text) == again.encode(text) == google(theirs, text, **how), text
-
-
-@pytest.mark.parametrize(
-    'config, said',
-    [
-        ({'tokenizer_class': 'T5Tokenizer'}, 'tokenizer_class=T5Tokenizer is not built here'),
-        ({'remove_space': False}, 'remove_space=False is not built here: only True is'),
-        ({'mask_token': '<mask>'}, 'no <mask> among its 100 entries: not the vocabulary of an AL'),
-    ],
-)
-def test_what_cannot_be_obeyed_is_one_line(folder, tmp_path, config, said):
-    (tmp_path / 'spiece.model').write_bytes((folder / 'spiece.model').read_bytes())
-    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
-    with refused(said):
-        Tokenizer.load(tmp_path)

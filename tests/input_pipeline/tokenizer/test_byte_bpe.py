@@ -10,11 +10,11 @@ import shutil
 import pytest
 import tokenizers
 
-from bert_jax.configs.errors import UserError
 from bert_jax.inference.extractor import row_of
 from bert_jax.inference.pipelines import words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
-from bert_jax.input_pipeline.tokenizer import Tokenizer, vocabulary
+from bert_jax.input_pipeline.tokenizer import vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from tests.helpers.files import read_json
 from tests.helpers.refusals import refused
@@ -103,32 +103,6 @@ def test_added_tokens_are_found_in_text(folder):
     assert 340 in ids and tokenizer.decode(ids) == 'the Zürich town, people'
     tokenizer.save(folder.parent / 'b')
     assert Tokenizer.load(folder.parent / 'b').fingerprint == tokenizer.fingerprint
-
-
-TWO = ['tokenizer.json']  # removed, so that vocab.json and merges.txt count
-
-
-@pytest.mark.parametrize(
-    'removed, name, content, said',
-    [
-        ([*TWO, 'merges.txt'], '', '', 'no merges.txt beside vocab.json'),
-        ([], 'tokenizer_config.json', {'tokenizer_class': 'BertTokenizer'},
-         'tokenizer_class=BertTokenizer, but the files beside it are of byte-level BPE'),
-        ([], 'tokenizer_config.json', {'do_lower_case': True}, 'do_lower_case is not built for'),
-        ([], 'tokenizer.json', {'normalizer': {'type': 'NFC'}},
-         'normalizer NFC is not as in the byte-level BPE of RoBERTa'),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_obeyed_is_one_line(folder, removed, name, content, said):
-    if isinstance(content, dict):
-        content = json.dumps(read_json(folder / name) | content)
-    for file in removed:
-        (folder / file).unlink()
-    if name:
-        (folder / name).write_text(content)
-    with pytest.raises(UserError) as error:
-        Tokenizer.load(folder)
-    assert said in str(error.value)
 
 
 def test_rows_have_two_separators_and_one_segment(tokenizer):

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bert_jax.input_pipeline.tokenizer import casing
+from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from bert_jax.input_pipeline.vocabulary_options import refuse_other_case
@@ -73,10 +73,10 @@ def test_turkish_is_not_lower_cased_by_the_rules_of_english(tmp_path):
 )
 def test_the_words_that_lost_accents_make_equal_are_counted(words, share, example):
     normalizer = Normalizer(lower_case=True, strip_accents=True)
-    notes, [warning] = casing.losses(words, normalizer)
+    notes, [warning] = vocabulary.find_losses(words, normalizer)
     assert not notes and f'makes {share:.2%} of the running words equal' in warning
     assert example in warning and 'train with --nostrip_accents' in warning
-    kept = casing.losses(words, Normalizer(lower_case=True, strip_accents=False))
+    kept = vocabulary.find_losses(words, Normalizer(lower_case=True, strip_accents=False))
     assert kept == ([], [])
     # From the text itself: the same share.
     text = [word for word, count in words.items() for _ in range(count)]
@@ -86,7 +86,7 @@ def test_the_words_that_lost_accents_make_equal_are_counted(words, share, exampl
 
 def test_capitals_at_the_beginning_of_sentences_are_no_warning():
     words = Counter({'The': 3, 'the': 6, 'US': 1, 'us': 2, 'x': 8})
-    notes, warnings = casing.losses(words, Normalizer(lower_case=True, strip_accents=True))
+    notes, warnings = vocabulary.find_losses(words, Normalizer(lower_case=True, strip_accents=True))
     assert warnings == [] and notes == [
         'lower-casing makes 20.00% of the running words equal to more frequent other ones'
         ' (The = the, US = us)'

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pathlib
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from bert_jax.input_pipeline.tokenizer import extension, vocabulary
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from tests.helpers.files import write_lines
 from tests.helpers.refusals import refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tokenizers
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 
 TEXT = [

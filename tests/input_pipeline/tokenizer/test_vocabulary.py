@@ -14,7 +14,7 @@ import unicodedata
 
 import pytest
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers import commands
 from tests.helpers.processes import mistake

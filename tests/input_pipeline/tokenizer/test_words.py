@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tokenizer import Tokenizer, words
+from bert_jax.input_pipeline.tokenizer import words
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
-from tests.helpers.refusals import refused
 from tests.helpers.vocabularies import SPECIAL
 
 CASED = Normalizer(lower_case=False, strip_accents=False, nfc=True)
@@ -61,22 +59,6 @@ def test_a_folder_keeps_the_list_and_the_rest_apart(tmp_path):
     assert (read.kind, read.vocab_size, read.known) == ('words', 8, 10)
     assert read.fingerprint == tokenizer.fingerprint
     assert read.tokens(range(10)) == [*SPECIAL, 'the', 'cat', ',', 'Straße', '한국어']
-
-
-@pytest.mark.parametrize(
-    'content, said',
-    [
-        ('[PAD]\n[UNK]\nthe\n', 'no blank line in it, which ends the list'),
-        ('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n\nthe\n', 'a word stands in it twice'),
-        ('[PAD]\n[UNK]\n\nthe\n', r'no \[CLS\] \[SEP\] \[MASK\] among its 2 entries'),
-    ],
-    ids=['no border', 'twice', 'no special tokens'],
-)
-def test_a_damaged_file_is_refused(tmp_path: pathlib.Path, content, said):
-    (tmp_path / 'words.txt').write_text(content)
-    (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
-    with refused(said):
-        Tokenizer.load(tmp_path)
 
 
 def test_the_list_holds_the_most_frequent_words():

@@ -45,7 +45,5 @@ def get_config() -> PretrainConfig:
             weight_decay=1e-5,
             clip_norm=None,
         ),
-        runtime=RuntimeConfig(
-            decoder='numpy', log_every=100, eval_every=500, eval_batches=50, checkpoint_every=500
-        ),
+        runtime=RuntimeConfig(log_every=100, eval_every=500, eval_batches=50, checkpoint_every=500),
     )

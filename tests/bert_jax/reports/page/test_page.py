@@ -14,7 +14,7 @@ import pytest
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
-from bert_jax.reports.page import tables
+from bert_jax.reports.page import page as pages
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import open_all
 from bert_jax.runs.finetuning import sweep as sweeps
@@ -178,8 +178,8 @@ def test_the_page_loads_nothing_and_names_every_run(tmp_path, sweep):
 
 
 def test_counts_have_no_decimals():
-    assert tables.shown('masked', 124889.0) == '124,889'
-    assert tables.shown('mlm_loss', 6.5) == '6.5000'
+    assert pages.write_value('masked', 124889.0) == '124,889'
+    assert pages.write_value('mlm_loss', 6.5) == '6.5000'
 
 
 def test_numbers_are_those_of_the_metrics_beside_what_guessing_scores(tmp_path):
@@ -281,8 +281,10 @@ def test_scores_over_a_setting_of_numbers_are_lines(sweep):
             rf'class="key " style="color: var\(--run-{colour}\)" aria-hidden="true"></span>{label}'
         )
         assert re.search(key, picture[0]), label
-    drawn = sweeps.spread(open_all([sweep])[0].rows(), [])
-    assert drawn.lines['pre-trained'] == [(8, 62.5, 0.0), (40, 75.0, 0.0), (200, 87.5, 0.0)]
+    random, trained = sweeps.chart_scores(open_all([sweep])[0].rows, []).curves
+    assert random.label == 'random weights' and trained.label == 'pre-trained'
+    assert trained.points == [(8, 62.5), (40, 75.0), (200, 87.5)]
+    assert trained.deviations == [0.0, 0.0, 0.0]
 
 
 def test_confusion_of_the_best_run(tmp_path, sweep):
@@ -309,8 +311,8 @@ def test_commands_are_those_that_were_given(tmp_path, monkeypatch):
     page = page_of(run)
     command = f"cd {tmp_path}\npython -m bert_jax.launch.pretrain '--data=my records' --workdir=run"
     assert page.text.count(command) == 1
-    facts = dict(page.table('What run was made on')[1:])
-    assert facts['gone on with, after step'] == '50' and 'jax ' in facts['versions']
+    _, *starts = page.table('What run was made on')
+    assert [start[1] for start in starts] == ['0', '50'] and 'jax ' in starts[0][-1]
 
 
 def test_a_run_without_metrics_and_one_that_was_cut_off_are_shown(tmp_path):

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from bert_jax.configs import schema
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import construction
 from bert_jax.model import layout
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import Run, open_all
-from bert_jax.reports.page.samples import Hidden, hidden_words, samples
+from bert_jax.reports.page.samples import Hidden, find_hidden_words, samples
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, program
+from bert_jax.train import checkpoint, pretraining_program
 from tests.helpers import jobs
 from tests.helpers.refusals import refused
 from tests.helpers.vocabularies import write_vocabulary
@@ -50,7 +50,7 @@ def workdir(records, tmp_path_factory):
     )
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')
-    state = program.fresh_state(config, construction.make_mesh(config.runtime))
+    state = pretraining_program.fresh_state(config, construction.make_mesh(config.runtime))
     changed = jax.tree.map(lambda x: -x, state.params)
     with checkpoint.Checkpoints(folder) as checkpoints:
         step = state.step + 10
@@ -67,7 +67,7 @@ def run_of(workdir) -> Run:
 
 def test_a_hidden_word_is_a_whole_one_in_text_as_it_was(records):
     text = (records / 'text.txt').read_text()
-    found = list(hidden_words(str(records / 'out'), Tokenizer.load(records / 'vocabulary')))
+    found = list(find_hidden_words(str(records / 'out'), Tokenizer.load(records / 'vocabulary')))
     assert len(found) > 10
     for one in found:
         assert isinstance(one, Hidden) and one.word.isalnum() and '[' not in one.before + one.after
@@ -95,7 +95,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
     first, now = used
     config = run_of(workdir).config
     assert isinstance(config, schema.PretrainConfig)
-    fresh = program.fresh_state(config, construction.make_mesh(config.runtime)).params
+    fresh = pretraining_program.fresh_state(config, construction.make_mesh(config.runtime)).params
     fresh = layout.stacked(jax.device_get(fresh))
     for key in ('encoder', 'mlm', 'nsp'):
         jax.tree.map(np.testing.assert_array_equal, first[key], fresh[key])
@@ -127,4 +127,4 @@ def test_records_of_another_tokenizer_are_told(records, tmp_path):
     words = (records / 'vocabulary/vocab.txt').read_text().split()
     write_vocabulary(tmp_path, [*words[5:], 'more'])
     with refused('their tokenizer is another'):
-        next(hidden_words(str(records / 'out'), Tokenizer.load(tmp_path)))
+        next(find_hidden_words(str(records / 'out'), Tokenizer.load(tmp_path)))

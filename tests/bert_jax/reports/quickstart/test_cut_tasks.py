@@ -8,8 +8,8 @@ import random
 import pytest
 
 from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.input_pipeline.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.reports.quickstart import pieces, tasks
 from bert_jax.reports.quickstart.text_split import Document
 from tests.helpers.files import read_json, read_jsonl

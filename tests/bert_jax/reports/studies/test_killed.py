@@ -28,7 +28,7 @@ BASE = PretrainConfig(
     ),
     phases=(Phase(32, 20, 8),),
     optimizer=OptimizerConfig(peak_lr=1e-3, warmup_steps=4),
-    runtime=RuntimeConfig(decoder='numpy', log_every=5, checkpoint_every=5),
+    runtime=RuntimeConfig(log_every=5, checkpoint_every=5),
 )
 TUNED = {'max_seq_length': 32, 'batch_size': 8, 'hidden_dropout': 0.0, 'attention_dropout': 0.0}
 

@@ -18,7 +18,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import feature_based
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.mesh import construction
-from bert_jax.model.tagger import FeatureTagger, layers_of
+from bert_jax.model.bilstm import FeatureTagger, layers_of
 from bert_jax.runs.finetuning import encoder_cache
 from bert_jax.runs.sources import source
 from bert_jax.train import checkpoint

@@ -26,10 +26,10 @@ from bert_jax.inference import Predictor
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
 from bert_jax.runs.sources import source
-from bert_jax.runs.workdir import notes
+from bert_jax.runs.workdir import notes, run_context
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, schedule
+from bert_jax.train import checkpoint, learning_rate
 from bert_jax.train.state import TrainState
 from tests.helpers import mood
 from tests.helpers.encoder import ENCODER_WORDS
@@ -156,7 +156,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
     )  # fmt: skip
     fine_tuner = tuner_of(task_file, encoder)
     for _ in range(2):  # once for each program
-        fine_tuner.programs(configuration(*changes))
+        fine_tuner.make_job(configuration(*changes))
     said = [record.message for record in caplog.records if record.levelname == 'WARNING']
     assert said == [
         'optimizer.decay_fraction=0.5 has no effect: optimizer.schedule=linear does not read it',
@@ -266,9 +266,9 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
         [{k: v for k, v in m.items() if k not in times} for m in lines] for lines in told
     )
     assert whole == stopped and [(m['step'], m['steps']) for m in whole] == [(10, 10), (15, 5)]
-    scalars = schedule.hparams_of(config.optimizer, 0, 15, warmup_steps=1)
+    scalars = learning_rate.hparams_of(config.optimizer, 0, 15, warmup_steps=1)
     rates = [
-        float(schedule.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
+        float(learning_rate.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
     ]
     assert [m['learning_rate'] for m in whole] == pytest.approx(rates)
 
@@ -350,7 +350,7 @@ def test_the_runtime_settings_are_obeyed(tmp_path, fine_tuner, monkeypatch):
         watched.append(minutes)
         yield lambda: beats.append(None)
 
-    monkeypatch.setattr(finetuner, 'watchdog', watchdog)
+    monkeypatch.setattr(run_context, 'watchdog', watchdog)
     changes = ['epochs=4', 'runtime.checkpoint_every=4', 'score_every=5']
     changes += ['runtime.keep_checkpoints=2', 'runtime.stall_minutes=7']
     fine_tuner.run(configuration(*changes), str(tmp_path / 'two'))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.records import fields, shards
-from bert_jax.input_pipeline.tokenizer import Tokenizer
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.pretraining.baselines import baselines, logged_baselines
 from tests.helpers.files import write_lines
 from tests.helpers.records import encoded

@@ -41,9 +41,7 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
         held_out.evaluate(encoder, str(records), 'dev')
 
     manifest = Manifest.load(str(records))
-    batch = next(
-        RecordStream(str(records), 'eval', manifest.records('eval'), 0, 'numpy').evaluation()
-    )
+    batch = next(RecordStream(str(records), 'eval', manifest.records('eval'), 0).evaluation())
     config = Workdir(encoder).model_config()
     mlm, nsp = heads.Pretraining(config).apply(
         {'params': checkpoint.load_params(encoder)[0]}, batch

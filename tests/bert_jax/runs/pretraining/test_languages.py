@@ -20,7 +20,7 @@ SETTINGS = (
     ' model.hidden_dropout=0 model.attention_dropout=0 model.max_position=32'
     f' model.vocab_size={tokenizer().vocab_size} phases.0.seq_len=32 phases.0.steps=4'
     ' phases.0.batch_size=8 optimizer.warmup_steps=1 runtime.eval_every=2 runtime.eval_batches=2'
-    ' runtime.decoder=numpy'
+    ''
 ).split()
 
 
@@ -64,7 +64,7 @@ def test_each_language_has_its_own_loss(records, tmp_path):
     assert [line['step'] for line in lines] == [2, 4]
 
     # How many masked tokens count, from the records: two batches of eight of each language.
-    stream = RecordStream(records, 'eval', 8, 0, 'numpy')
+    stream = RecordStream(records, 'eval', 8, 0)
     masked = {}
     for language in WORDS:
         batches = list(stream.evaluation(0, language))

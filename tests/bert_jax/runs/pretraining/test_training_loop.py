@@ -35,7 +35,7 @@ SETTINGS = (
     'model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.intermediate_size=32'
     ' phases.0.seq_len=16 phases.0.steps=20 phases.0.batch_size=8 optimizer.warmup_steps=12'
     ' optimizer.peak_lr=0.01 runtime.log_every=10 runtime.checkpoint_every=20'
-    f' runtime.decoder=numpy model.vocab_size={tokenizer().vocab_size} model.max_position=16'
+    f' model.vocab_size={tokenizer().vocab_size} model.max_position=16'
 ).split()
 # What is drawn is shown to go on where the first run is cut; it is most of what compiles.
 UNDROPPED = ('model.hidden_dropout=0', 'model.attention_dropout=0')

@@ -13,7 +13,7 @@ from bert_jax.model import layout
 from bert_jax.runs.sources import moments
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import Checkpoints
-from bert_jax.train.program import fresh_state
+from bert_jax.train.pretraining_program import fresh_state
 from tests.helpers.refusals import refused
 
 

@@ -9,8 +9,8 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
-from bert_jax.mesh import processor
-from bert_jax.runs.workdir import notes, running
+from bert_jax.mesh import before_jax
+from bert_jax.runs.workdir import notes, run_context
 from bert_jax.runs.workdir.folder import lock
 from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
@@ -196,8 +196,8 @@ def test_a_sweeps_folder_takes_no_single_run_and_a_runs_folder_no_sweep(tmp_path
 def test_a_run_keeps_the_products_that_it_began_with_on_another_processor(tmp_path, monkeypatch):
     def products(folder, flags, *changes):
         """What config.json says of a run that begins or goes on on such a processor."""
-        monkeypatch.setattr(processor, 'flags', lambda: frozenset(flags.split()))
-        config = running.with_products(Workdir(folder), apply(load('bert_tiny'), changes))
+        monkeypatch.setattr(before_jax, 'read_processor_flags', lambda: frozenset(flags.split()))
+        config = run_context.choose_products(Workdir(folder), apply(load('bert_tiny'), changes))
         assert config.runtime.matmul_dtype != 'auto'
         Workdir(folder).create_or_resume(config, {})
         return Workdir(folder).config().runtime.matmul_dtype

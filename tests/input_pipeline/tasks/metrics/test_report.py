@@ -40,11 +40,3 @@ def test_numbers_are_scikit_learns_and_lines_fit(labels):
         wrong = counts * (1 - np.eye(C, dtype=int))
         first = re.fullmatch(r' *(\d+) intent_(\d+) -> intent_(\d+)', matrix.split('\n')[1])
         assert int(first[1]) == wrong.max() == wrong[int(first[2]), int(first[3])]
-
-
-def test_sets_of_labels_have_averages_and_one_class_may_be_all_there_is():
-    truth = np.array([[1, 0], [1, 1], [0, 0]])
-    text = scores_of_classes(['a', 'b'], truth, truth)
-    assert 'micro avg' in text
-    assert 'samples avg' in text
-    assert confusions(['a'] * 30, np.array([0]), np.array([0])) == 'no mistakes'

@@ -1,1 +1,0 @@
-"""Parameter-efficient tuning: a file for each method, and the registry of them."""

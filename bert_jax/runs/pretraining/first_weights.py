@@ -1,0 +1,139 @@
+"""The weights that a run of pre-training begins with: fresh ones, or those of --init_from.
+
+Owns which sources fit such a run, and the way of their arrays into its first state. How a source is
+read is bert_jax/runs/sources's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.runs.workdir import word_vectors
+from bert_jax.train import checkpoint
+from bert_jax.train.state import TrainState, load_encoder, load_frozen, load_params_into
+from bert_jax.train.task_heads import pretraining_head
+
+if TYPE_CHECKING:
+    from bert_jax.runs.sources.fitting import InitBy
+    from bert_jax.runs.sources.source import Source
+
+_WITH_MOMENTS = 'weights_and_moments'
+
+
+class FirstWeights:
+    """What `init_from` names, made fit for a run.
+
+    Attributes:
+      source: a model; None where weights are fresh, or where the workdir has a checkpoint that
+        holds them all.
+      identity: its entry of data.json.
+    """
+
+    source: Source | None = None
+
+    def __init__(
+        self,
+        config: PretrainConfig,
+        tokenizer: Tokenizer,
+        workdir: str,
+        init_from: str | None,
+        init_by: InitBy = 'weights',
+        print_map: bool = False,
+    ):
+        """Read the source, where one is needed; the arguments are those of `train.pretrain`.
+
+        Raises:
+          UserError: it does not fit the run.
+        """
+        self._model, self._encoder, self._tokenizer = config.model, config.encoder, tokenizer
+        self._init_from, self._init_by = init_from, init_by
+        self._has_checkpoint = bool(checkpoint.saved_steps(workdir))
+        self.identity: dict[str, Any] = {}
+        if not init_from:
+            return
+        from bert_jax.runs.sources import fitting, moments, word_network
+
+        is_network = word_network.is_workdir(init_from)
+        if init_by != 'weights' and (config.tuning.method != 'full' or is_network):
+            raise UserError(f'--init_by={init_by} is for a whole model that is trained whole')
+        if config.tuning.method != 'full':
+            self._read_tuned(config, init_from, print_map)
+            return
+        self.identity['init_from'] = init_from
+        if init_by != 'weights':  # older runs do not say it, whose weights were taken as they are
+            self.identity['init_by'] = init_by
+
+        # A checkpoint is further than the source: the weights are not read, nor is it asked for.
+        # Nor is what has no encoder: `put_into` takes its network.
+        if self._has_checkpoint or is_network:
+            return
+        if init_by == _WITH_MOMENTS:
+            moments.check(init_from, tokenizer, config)
+        self.source = fitting.for_pretraining(
+            init_from, tokenizer, config.model, config.seed, print_map, init_by
+        )
+
+    def _read_tuned(self, config: PretrainConfig, init_from: str, print_map: bool) -> None:
+        """Read the source of a run that leaves most of its weights as they are.
+
+        These are in no checkpoint, so the source is read with every start.
+        """
+        from bert_jax.runs.sources import fitting, source
+
+        # The trained weights belong to these alone: as source.py reads them again with the workdir.
+        start = source.load_plain(init_from, print_map)
+        if 'pooler' in pretraining_head(config.model).parts:
+            fitting.check_pooler(start, config.tuning)
+        if self._tokenizer.fingerprint != start.tokenizer.fingerprint:
+            raise UserError(
+                f'the vocabulary of --data is not that of {start.where}, and'
+                f' tuning.method={config.tuning.method} trains no words: make the records with the'
+                ' tokenizer there, or take tuning.method=full'
+            )
+        self.identity = {'init_from': start.where, 'init_fingerprint': start.fingerprint()}
+        self.source = fitting.as_pretraining(start, self._tokenizer, config.model, config.seed)
+
+    def put_into(self, state: TrainState) -> TrainState:
+        """Return the fresh `state` with these weights; what tuning adds stays fresh."""
+        if self.source is not None:
+            return self._put_source_into(state, self.source)
+        if self._init_from and not self._has_checkpoint:
+            from bert_jax.runs.sources import word_network
+
+            if word_network.is_workdir(self._init_from):
+                network = word_network.put_into(state.params, self._init_from)
+                logging.info(f'{self._init_from}: its network of words; all else is fresh')
+                return state._replace(params=network)
+        if state.frozen is not None:
+            # Of a source they come with it; else they follow from the vocabulary alone.
+            computed = word_vectors.filled_in({}, self._model, self._tokenizer)
+            state = load_frozen(state, computed, 'word vectors')
+        return state
+
+    def _put_source_into(self, state: TrainState, source: Source) -> TrainState:
+        """Return `state` with the encoder and both heads of a source, and its moments if asked."""
+        name = f'--init_from={source.where}'
+        state = load_encoder(state, source.params['encoder'], self._encoder, name)
+        params = state.params
+        for head in source.params.keys() - {'encoder'}:
+            params = load_params_into(params, source.params, name, head)
+        state = state._replace(params=params)
+        if self._init_by == _WITH_MOMENTS:
+            from bert_jax.runs.sources import moments
+
+            state = moments.put_into(state, str(self._init_from), source.step)
+        return state
+
+    def log(self) -> None:
+        """Say whose weights a run begins with, where they are a source's."""
+        if self.source is None:
+            return
+        is_new = 'optimizer and schedule are'
+        if self._init_by == _WITH_MOMENTS:
+            is_new = 'schedule is'
+        logging.info(f'weights of {self.source.where} at step {self.source.step}; {is_new} new')

@@ -1,0 +1,140 @@
+"""The data of each phase of a pre-training run: its batches, on the devices.
+
+Owns which rows of the records a step reads, and their way to the mesh. It must not know what is
+trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.configs.schema import Phase, PretrainConfig
+from bert_jax.input_pipeline.records.sampler import Growth
+from bert_jax.input_pipeline.records.stream import RecordStream
+from bert_jax.mesh import sharding
+from bert_jax.runs.pretraining.records import Records
+from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.loop import prefetch
+
+if TYPE_CHECKING:
+    from bert_jax.runs.pretraining.teacher import Teacher
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseData:
+    """The batches of one phase.
+
+    Attributes:
+      number: of the phase, from 0.
+      first: the steps of the run before it.
+      phase: its length, steps and batch size.
+      records: what it reads.
+      mesh: the devices.
+      seed: of the order of its records.
+      order: how they are ordered, as PretrainConfig.record_order.
+      inputs: makes what the model reads of a batch of a tokenizer's ids.
+      growth: how its batch grows; None where it does not.
+      teacher: adds its answers to a batch; None where there is none.
+    """
+
+    number: int
+    first: int
+    phase: Phase
+    records: Records
+    mesh: Mesh
+    seed: int
+    order: Literal['spread', 'blocks']
+    inputs: Callable[[dict[str, Any]], dict[str, Any]]
+    growth: Growth | None = None
+    teacher: Teacher | None = None
+
+    @property
+    def last(self) -> int:
+        """Return the number of the run's step with which the phase ends."""
+        return self.first + self.phase.steps
+
+    def stream(self, split: str) -> RecordStream:
+        """Open the rows of a split that this process puts on its devices."""
+        size = self.phase.batch_size
+        return RecordStream(
+            self.records.directory,
+            split,
+            size,
+            self.seed,
+            rows=sharding.local_rows(self.mesh, size),
+            order=self.order,
+            growth=self.growth,
+        )
+
+    def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:
+        """Put a batch of this process's rows on the devices, as one of all rows."""
+        placed = sharding.place(self.inputs(batch), self.mesh, self.phase.batch_size)
+        if self.teacher is None:
+            return placed
+        return self.teacher(placed)
+
+    def batches(self, stream: RecordStream, step: int) -> Iterator[dict[str, jax.Array]]:
+        """Yield batches on the devices, from the run's step `step` (from 0) on."""
+        # The stream counts the phase's steps from 0, the run counts all phases' together. The next
+        # batch is read and placed while the device works on this one.
+        return prefetch(stream.batches(step - self.first), self.place)
+
+    def sizes(self, step: int) -> Iterator[int] | None:
+        """Return the rows of each batch from the run's step `step` on; None where none grows."""
+        if self.growth is None:
+            return None
+        return map(self.growth.size, itertools.count(step - self.first))
+
+    def read_by(self, stream: RecordStream, first: int, last: int) -> str:
+        """Say which rows the run's steps from one to another (from 1) have read of the phase."""
+        begin = max(first - 1, self.first) - self.first
+        return f'; they read {stream.read_by(begin, last - self.first)}'
+
+
+def make_phases(
+    config: PretrainConfig,
+    records: Sequence[Records],
+    mesh: Mesh,
+    teacher: Teacher | None = None,
+) -> list[PhaseData]:
+    """Make the data of each phase of a run.
+
+    Args:
+      config: the settings of the run.
+      records: those of each phase (records.match_phases).
+      mesh: the devices.
+      teacher: whose answers the batches have besides.
+    """
+    phases, first = [], 0
+    for number, phase in enumerate(config.phases):
+        growth = None
+        if phase.batch_warmup_from is not None and phase.batch_warmup_steps is not None:
+            growth = Growth(
+                phase.batch_warmup_from,
+                phase.batch_warmup_steps,
+                phase.batch_size,
+                config.runtime.accumulation,
+            )
+        data = PhaseData(
+            number,
+            first,
+            phase,
+            records[number],
+            mesh,
+            # A phase has its own order of the records: with one seed a second phase on the same
+            # ones would read them as the first did.
+            config.seed + number,
+            config.record_order,
+            word_vectors.inputs(config.model, records[number].tokenizer),
+            growth,
+            teacher,
+        )
+        phases.append(data)
+        first += phase.steps
+    return phases

@@ -1,0 +1,214 @@
+"""What a head is: all that training, conversion, serving and exports ask of one.
+
+Owns the questions, and the names of the weights that heads are made of. The heads themselves are in
+task_heads.py, a class for each; their models are in model/heads.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+from jax.typing import DTypeLike
+
+from bert_jax.configs.model.families import FAMILIES
+from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.model import heads
+from bert_jax.train.losses.objective import Batch, Objective
+from bert_jax.train.losses.task_losses import ClassTargets
+
+
+class Part(NamedTuple):
+    """Weights above the encoder's blocks; heads share them.
+
+    Their names in other programs are those of the families (configs/model/families).
+
+    Attributes:
+      path: how the paths of its arrays begin in our tree.
+      of_task: whether the task says how many outputs they have, by its labels.
+    """
+
+    path: str
+    of_task: bool = False
+
+
+PARTS = {
+    'pooler': Part('encoder/pooler/'),
+    'head': Part('head/'),
+    'mlm': Part('mlm/'),
+    'nsp': Part('nsp/'),
+    'classifier': Part('classifier/', of_task=True),
+    'span': Part('span/'),
+}
+
+
+class ExampleScript(NamedTuple):
+    """A head's own lines, in Python, of the script that an exported folder has.
+
+    The other lines are those of bert_jax/inference/serving_folder.py.
+
+    Attributes:
+      answer: prints what the outputs `out` say.
+      usage: the arguments on the command line, `words` in the script.
+      texts: what the tokenizer reads of them, a list.
+      batch: the program's inputs, from `rows`.
+      truncation: which text the tokenizer cuts where both are too long.
+      least: how many arguments there must be.
+      most: how many there may be.
+    """
+
+    answer: str
+    usage: str = "'a text' ['its pair']"
+    texts: str = '[tuple(words) if len(words) > 1 else words[0]]'
+    batch: str = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
+    truncation: str = 'longest_first'
+    least: int = 1
+    most: int = 2
+
+    def with_texts(self, texts: int | None) -> ExampleScript:
+        """Return the script for texts alone (1) or for pairs (2); None: for both, as it is."""
+        if not texts or self.usage != ExampleScript('').usage:
+            return self
+        usage = "'a text'"
+        if texts == 2:
+            usage = "'a text' 'its pair'"
+        return self._replace(usage=usage, least=texts, most=texts)
+
+
+class HubCard(NamedTuple):
+    """How a model card shows a head.
+
+    Attributes:
+      task: what the Hub calls its task; None where it has no name for it.
+      purpose: what the encoder with this head does.
+      example: lines of Python that use it; {name!r} is the model's, {tag!r} the task.
+    """
+
+    task: str | None
+    purpose: str
+    example: str
+
+
+class Head:
+    """What stands on the encoder for a purpose.
+
+    Attributes:
+      name: as tasks and files of runs call it.
+      module: the model.
+      parts: names in PARTS of the weights that the model's results depend on.
+      architecture: transformers' class for BERT; `class_in` has that of another family.
+      output_names: what transformers calls the outputs.
+      inputs: what the model reads -> its axes, as in 'b, t', int32: b rows, t positions, p masked
+        positions, c choices.
+      problem_type: what transformers is told besides the class, or None.
+      peft_task: what peft calls the task, or None.
+      google: the parts by which a checkpoint of google-research/bert is known to have this head;
+        () where the reference has no such head.
+      labelled: whether the outputs are called by labels.
+      of_words: whether words are given to it one by one, each as behind a space.
+      fits_whole_words: whether an encoder whose tokens are whole words may have it.
+      pipeline: the class of bert_jax/inference/pipelines.py that asks it and makes its answers;
+        None where it gives only arrays.
+      script: its lines of an exported folder's example.
+      card: how a model card shows it.
+    """
+
+    name: ClassVar[str]
+    module: ClassVar[type[heads.EncoderModel]]
+    parts: tuple[str, ...]
+    architecture: ClassVar[str]
+    output_names: ClassVar[tuple[str, ...]] = ('logits',)
+    inputs: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ('input_ids', 'input_mask', 'segment_ids'), 'b, t'
+    )
+    problem_type: ClassVar[str | None] = None
+    peft_task: ClassVar[str | None] = None
+    google: ClassVar[tuple[str, ...]] = ()
+    labelled: ClassVar[bool] = False
+    of_words: ClassVar[bool] = False
+    fits_whole_words: ClassVar[bool] = True
+    pipeline: ClassVar[str | None] = None
+    script: ClassVar[ExampleScript]
+    card: ClassVar[HubCard]
+
+    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
+        """Return the outputs of a model's result, float32, in the order of their names.
+
+        Logits are before any softmax.
+        """
+        return (result,)
+
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return the arrays that a task decodes; n_best: of spans, how many starts and ends."""
+        return {'logits': result}
+
+    def is_in(self, family: str) -> bool:
+        """Tell whether a family has such a head: not each has those for pairs of texts."""
+        suffix = self.architecture.removeprefix('Bert')
+        return 'nsp' not in self.parts or suffix in FAMILIES[family].pairs
+
+    def of(self, family: str) -> Head:
+        """Return the head as a family has it: with its pooler, or with the head that all share."""
+        if not FAMILIES[family].shared_head:
+            return self
+        head = copy.copy(self)
+        head.parts = tuple(part for part in self.parts if part != 'pooler')
+        if not set(self.parts) <= {'pooler'}:
+            head.parts = ('head', *head.parts)
+        return head
+
+    def class_in(self, family: str) -> str:
+        """Return the class of transformers for a family."""
+        return FAMILIES[family].class_of(self.architecture)
+
+    def model(
+        self,
+        config: ModelConfig,
+        dtype: DTypeLike,
+        outputs: int,
+        head_dropout: float = 0.0,
+        remat: str = 'none',
+        scan: bool = False,
+        sentence: SentenceConfig | None = None,
+    ) -> Any:
+        """Make the encoder of `config` with this head, layers computed in `dtype`.
+
+        `outputs` (labels or numbers), `head_dropout` and `sentence` are used where the head has
+        such a choice; `remat` and `scan` are those of RuntimeConfig.
+        """
+        # Heads differ in these three fields alone; the rest is EncoderModel's.
+        fields = {field.name for field in dataclasses.fields(self.module)}
+        offered = {'outputs': outputs, 'head_dropout': head_dropout, 'sentence': sentence}
+        taken: dict[str, Any] = {}
+        for name, value in offered.items():
+            if name in fields and value is not None:
+                taken[name] = value
+        return self.module(config, dtype, remat, scan, **taken)
+
+
+class TaskHead(Head):
+    """A head that fine-tuning trains.
+
+    Attributes:
+      has_targets: whether its objective reads weights of classes and smoothing.
+      has_consistency: whether AdaMix's consistency loss compares two passes of a batch.
+    """
+
+    has_targets: ClassVar[bool] = False
+    has_consistency: ClassVar[bool] = False
+
+    def make_objective(
+        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
+    ) -> Objective:
+        """Return what is minimised.
+
+        Args:
+          model: this head on its encoder.
+          embedding: how a sentence encoder is trained.
+          targets: how classes are learnt.
+        """
+        raise NotImplementedError

@@ -1,1 +1,0 @@
-"""What of a corpus is read: files found, told by what they are, and divided into units."""

@@ -1,1 +1,0 @@
-"""Forms of text whose records have a column that holds a document, one form a file."""

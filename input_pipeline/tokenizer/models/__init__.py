@@ -1,1 +1,0 @@
-"""Kinds of vocabularies, a class each: how text becomes their entries."""
