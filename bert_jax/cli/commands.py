@@ -28,6 +28,7 @@ REMOVED_FLAGS = {
         'tries': 'a change that would do is named by estimate',
         'write_rate': 'the size of a checkpoint is told, divide it by your rate',
     },
+    'study': {'tflops': 'no time is told before a study begins; --dry_run lists what is left'},
 }
 # Subcommands of version 0.2.0 that are there no longer.
 _LEFT = {

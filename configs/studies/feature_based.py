@@ -27,7 +27,7 @@ def get_studies() -> dict[str, Study]:
             'Table 7: feature-based, BERT-base',
             (scales.NER,),
             ROWS,
-            scales.PAPER_CASED,
+            vocabulary=scales.PAPER_CASED,
             finetuning_seeds=(0, 1, 2, 3, 4),
         ),
         'cpu': scales.cpu_study(

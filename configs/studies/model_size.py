@@ -6,26 +6,35 @@ paper's width, a third of its layers up to the last row, and heads in proportion
 
 from __future__ import annotations
 
+import re
+
 from bert_jax.configs.studies import scales
 from bert_jax.configs.studies.study import HeldOut, Row, Study
 
 _PERPLEXITY = HeldOut('mlm_perplexity', 'LM ppl')
 
 
-def sizes(*shapes: tuple[int, int, int]) -> tuple[Row, ...]:
-    """Return a row for each (L, H, A), the feed-forward layer 4H wide."""
-    return tuple(
-        Row(
-            f'L{layers} H{width} A{heads}',
-            pretraining={
-                'model.num_layers': layers,
-                'model.hidden_size': width,
-                'model.num_heads': heads,
-                'model.intermediate_size': 4 * width,
-            },
-        )
-        for layers, width, heads in shapes
-    )
+def make_row(size: str) -> Row:
+    """Return the row of a size, with a feed-forward layer 4 times as wide."""
+    layers, width, heads = map(int, re.findall(r'\d+', size))
+    settings = {
+        'model.num_layers': layers,
+        'model.hidden_size': width,
+        'model.num_heads': heads,
+        'model.intermediate_size': 4 * width,
+    }
+    return Row(size, pretraining=settings)
+
+
+PAPER = (
+    'L3 H768 A12',
+    'L6 H768 A3',
+    'L6 H768 A12',
+    'L12 H768 A12',
+    'L12 H1024 A16',
+    'L24 H1024 A16',
+)
+CPU = ('L1 H128 A2', 'L2 H128 A1', 'L2 H128 A2', 'L4 H128 A2', 'L4 H192 A3', 'L8 H192 A3')
 
 
 def get_studies() -> dict[str, Study]:
@@ -34,20 +43,13 @@ def get_studies() -> dict[str, Study]:
         'paper': scales.paper_study(
             'Table 6: model size',
             (_PERPLEXITY, scales.MNLI, scales.MRPC, scales.SST2),
-            sizes(
-                (3, 768, 12),
-                (6, 768, 3),
-                (6, 768, 12),
-                (12, 768, 12),
-                (12, 1024, 16),
-                (24, 1024, 16),
-            ),
+            tuple(map(make_row, PAPER)),
             finetuning_seeds=(0, 1, 2, 3, 4),
         ),
         'cpu': scales.cpu_study(
             'Table 6: model size, widths of 128 and 192',
-            (_PERPLEXITY, scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER),
-            sizes((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (8, 192, 3)),
+            (_PERPLEXITY, *scales.CPU_TASKS),
+            tuple(map(make_row, CPU)),
             finetuning_seeds=(0, 1),
         ),
     }

@@ -15,17 +15,17 @@ the missing norm of the first block and one head for all.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 from bert_jax.configs import overrides
 from bert_jax.configs.studies import scales
-from bert_jax.configs.studies.study import Changes, HeldOut, Row, Study
+from bert_jax.configs.studies.study import HeldOut, Row, Study
 
-_ROTARY: Changes = {'model.positions': 'rotary'}
+_ROTARY = {'model.positions': 'rotary'}
 # Two thirds of 512.
-_GATED: Changes = {'model.feed_forward': 'geglu', 'model.intermediate_size': 341}
-_PRE_AND_LOCAL: Changes = {'model.norm': 'pre', 'model.local_window': 8}
-_REMAINDER: Changes = {
+_GATED = {'model.feed_forward': 'geglu', 'model.intermediate_size': 341}
+_PRE_AND_LOCAL = {'model.norm': 'pre', 'model.local_window': 8}
+_REMAINDER = {
     'model.family': 'modernbert',
     'model.use_bias': False,
     'model.type_vocab_size': 0,
@@ -42,6 +42,14 @@ ROWS = (
     Row('Pre-norm and local attention', pretraining=_PRE_AND_LOCAL),
     Row('ModernBERT', pretraining={**_ROTARY, **_GATED, **_PRE_AND_LOCAL, **_REMAINDER}),
 )
+# Of cpu_fifth: a fifth of the steps. Products are in float32, as they are on a CPU without AMX.
+_FIFTH = (
+    'phases.0.steps=1000',
+    'phases.1.steps=1200',
+    'optimizer.warmup_steps=100',
+    'runtime.matmul_dtype=none',
+)
+_FLOAT32 = {**scales.CPU_FINETUNING, 'runtime.matmul_dtype': None}
 
 
 def get_studies() -> dict[str, Study]:
@@ -50,38 +58,18 @@ def get_studies() -> dict[str, Study]:
         'BERT, ModernBERT and the changes between them, 4 layers of 128',
         (_LOSS, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER),
         ROWS,
-        {**scales.CPU_RECORDS, 'objective': 'full_sentences'},
+        records={**scales.CPU_RECORDS, 'objective': 'full_sentences'},
         seeds=(0, 1),
     )
-    return {'cpu': whole, 'cpu_fifth': _fifth(whole)}
-
-
-def _fifth(whole: Study) -> Study:
-    """Return the study with a fifth of the steps, two of its tasks and one of its rates.
-
-    Products are in float32, as they are on a CPU without AMX.
-    """
-    recipe = overrides.apply(
-        whole.pretraining,
-        [
-            'phases.0.steps=1000',
-            'phases.1.steps=1200',
-            'optimizer.warmup_steps=100',
-            'runtime.matmul_dtype=none',
-        ],
-    )
-    ner = scales.cpu_column('conll2003_sentences', 'NER', 'entity_f1', 14_041, train_examples=4_000)
-    tasks = tuple(
-        dataclasses.replace(
-            column,
-            learning_rates=(3e-4,),
-            finetuning={**column.finetuning, 'runtime.matmul_dtype': None},
-        )
-        for column in (scales.CPU_MRPC, ner)
-    )
-    return dataclasses.replace(
+    fewer = {**_FLOAT32, 'train_examples': 4_000}
+    fifth = replace(
         whole,
-        pretraining=recipe,
-        columns=(_LOSS, *tasks),
+        pretraining=overrides.apply(whole.pretraining, _FIFTH),
+        columns=(
+            _LOSS,
+            replace(scales.CPU_MRPC, learning_rates=(3e-4,), finetuning=_FLOAT32),
+            replace(scales.CPU_NER, learning_rates=(3e-4,), finetuning=fewer),
+        ),
         records={**whole.records, 'dupe_factor': 1},
     )
+    return {'cpu': whole, 'cpu_fifth': fifth}

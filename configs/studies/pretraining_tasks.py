@@ -11,12 +11,12 @@ BiLSTM of the row after it is put on top of that model in fine-tuning, at random
 from __future__ import annotations
 
 from bert_jax.configs.studies import scales
-from bert_jax.configs.studies.study import Changes, Row, Study
+from bert_jax.configs.studies.study import Row, Study
 
-_NO_NSP: Changes = {'objective': 'full_sentences'}
+_NO_NSP = {'objective': 'full_sentences'}
 # Every token is predicted, and each stands as it is.
-_LTR: Changes = {**_NO_NSP, 'masked_lm_prob': 1.0, 'mask_mix': (0.0, 1.0, 0.0)}
-_LEFT: Changes = {'model.attention': 'left_to_right'}
+_LTR = {**_NO_NSP, 'masked_lm_prob': 1.0, 'mask_mix': (0.0, 1.0, 0.0)}
+_LEFT = {'model.attention': 'left_to_right'}
 
 ROWS = (
     Row('BERT'),
@@ -37,7 +37,7 @@ def get_studies() -> dict[str, Study]:
         ),
         'cpu': scales.cpu_study(
             'Table 5: pre-training tasks, 4 layers of 128',
-            (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER),
+            scales.CPU_TASKS,
             ROWS,
             # Each pre-training is fine-tuned once: it is pre-trainings that rows differ by.
             seeds=(0, 1),

@@ -1,168 +1,271 @@
-"""A study's table: in words for the terminal and for table.md, as numbers in table.json.
+"""The table of a study: means and spreads of the scores of its runs, and differences of its rows.
 
-Owns how it looks. Every number is of scores.py; it must not know where those come from.
+Every number is computed from the result files of the runs. A column's score of one pre-training
+seed is the mean over its fine-tuning seeds, at the learning rate whose mean over all seeds of the
+line is highest on dev. Where there are several pre-training seeds, the spread is over these means;
+with a single one it is over the fine-tuning seeds, and does not hold what another pre-training
+would have changed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.reports.studies import plot, scores
-from bert_jax.reports.studies.plan import Line, Plan
-from bert_jax.reports.studies.scores import Cell
+from bert_jax.configs.schema import PretrainConfig
+from bert_jax.configs.studies.study import Column, HeldOut
+from bert_jax.costs.flops import training_flops_per_sequence
+from bert_jax.reports.studies.runner import Plan
 from bert_jax.runs.finetuning.sweep import aligned
+from bert_jax.runs.workdir.metrics import read_metrics
+from bert_jax.runs.workdir.workdir import Workdir
 
-Rows = list[list[str]]
-Cells = Mapping[tuple[str, str], Cell]
 # Losses are below it; of scores in per cent not all are.
 _FEW = 20
 
 
-def folder_of(workdir: str, study: str, scale: str | None = None) -> Path:
-    """Return the folder of the tables of a study."""
-    name = Path(study).stem
-    return Path(workdir) / 'tables' / (f'{name}-{scale}' if scale else name)
+@dataclass(frozen=True)
+class Cell:
+    """The scores of a line in a column.
 
-
-def named(study: str) -> dict[str, str]:
-    """Return what tells a study from another with a file of the same name: path and text."""
-    path = Path(study)
-    if path.suffix != '.py':
-        return {'file': study, 'digest': ''}
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return {'file': str(path.resolve()), 'digest': digest}
-
-
-def check_own(folder: Path, study: Mapping[str, str]) -> None:
-    """Check that a table in `folder` is not of another study than `study`, as `write` has it.
-
-    Raises:
-      UserError: it is.
+    Attributes:
+      scores: (seed, fine-tuning seed or None) -> score, at the best learning rate.
+      learning_rate: that rate, where there was a choice.
+      over: of which seeds the spread is.
+      values: what it is over: seed -> score.
+      mean, sd: of the values, None where there are too few.
+      failed_runs: how many of the runs have learnt nothing (bert_jax/runs/finetuning/sweep.py).
+      missing: seeds of pre-training whose results are not there yet.
+      failures: why steps of it failed.
     """
-    file = folder / 'table.json'
-    before = read_object(file).get('study', study) if file.exists() else study
-    if before['file'] != study['file'] and before['digest'] != study['digest']:
-        raise UserError(
-            f'{folder} has the table of another study of that name, {before["file"]}: rename'
-            f' {study["file"]}, use another --workdir, or remove the folder'
-        )
+
+    scores: Mapping[tuple[int, int | None], float]
+    learning_rate: float | None
+    over: str
+    values: Mapping[int, float]
+    mean: float | None
+    sd: float | None
+    failed_runs: int
+    missing: list[int]
+    failures: list[str]
 
 
-def write(plan: Plan, folder: Path, study: Mapping[str, str]) -> str:
-    """Write table.md, table.json and the plot into `folder`; return the table for the terminal.
+# (line, column) -> its cell.
+Cells = Mapping[tuple[str, str], Cell]
 
-    Args:
-      plan: the study's.
-      folder: the tables'.
-      study: 'file' and 'digest' of what names it, which table.json notes.
-    """
-    cells = scores.cells(plan)
-    parts, remarks = tables(plan, cells), notes(cells)
-    folder.mkdir(parents=True, exist_ok=True)
-    made = {'study': dict(study), **scores.as_json(plan, cells)}
-    atomic_write(folder / 'table.json', json.dumps(made, indent=2) + '\n')
-    plot.draw(plan, cells, folder / 'plot.png')
-    page, text = [f'# {plan.study.title}'], [plan.study.title]
-    for heading, rows in parts:
-        rule = ['---', *['---:'] * (len(rows[0]) - 1)]
-        page += ['', f'{heading[0].upper()}{heading[1:]}:', '']
-        page += [f'| {" | ".join(row)} |' for row in (rows[0], rule, *rows[1:])]
+
+def write_table(plan: Plan, folder: Path) -> str:
+    """Write table.md and table.json into `folder`, and return the table for the terminal."""
+    cells: dict[tuple[str, str], Cell] = {}
+    for line in plan.lines:
+        for column in plan.study.columns:
+            cells[line, column.name] = read_cell(plan, line, column)
+    notes = write_notes(cells)
+    text, page = [plan.study.title], [f'# {plan.study.title}']
+    for heading, rows in make_parts(plan, cells):
         text += ['', heading, *aligned(rows, left=(0,))]
-    page += ['', *(f'- {remark}' for remark in remarks)]
+        page += ['', f'{heading[0].upper()}{heading[1:]}:', '']
+        rule = ['---', *['---:'] * (len(rows[0]) - 1)]
+        page += [f'| {" | ".join(row)} |' for row in (rows[0], rule, *rows[1:])]
+    page += ['', *(f'- {note}' for note in notes)]
+
+    results = []
+    for key, cell in cells.items():
+        results.append({'cell': key, **vars(cell), 'scores': [*cell.scores.items()]})
+    folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / 'table.md', '\n'.join(page) + '\n')
-    return '\n'.join([*text, '', *remarks])
+    atomic_write(folder / 'table.json', json.dumps(results, indent=2) + '\n')
+    return '\n'.join([*text, '', *notes])
 
 
-def tables(plan: Plan, cells: Cells) -> list[tuple[str, Rows]]:
+def read_cell(plan: Plan, line: str, column: Column | HeldOut) -> Cell:
+    """Return the cell of a line and a column, from what is there."""
+    by_rate: dict[float | None, dict[tuple[int, int | None], float]] = {}
+    failed: list[float | None] = []
+    missing: list[int] = []
+    failures: list[str] = []
+    for seed in plan.study.seeds:
+        step = plan.cells[line, column.name, seed]
+        if not plan.store.done(step):
+            missing.append(seed)
+            if why := plan.failure(step):
+                failures.append(why)
+        elif isinstance(column, HeldOut):
+            for score in read_held_out(plan, step, column):
+                by_rate.setdefault(None, {})[seed, None] = score
+        else:
+            for run in read_object(plan.store.of(step) / 'sweep.json')['runs']:
+                rate, tuned = run['settings'].get('optimizer.peak_lr'), run['settings']['seed']
+                score = run['metrics'][column.metric or run['metric']]
+                by_rate.setdefault(rate, {})[seed, tuned] = score * column.factor
+                if run.get('failed'):
+                    failed.append(rate)
+
+    # One learning rate for the line: the best mean on dev.
+    best, best_mean = None, -math.inf
+    for rate, scores in by_rate.items():
+        mean = statistics.fmean(scores.values())
+        if best not in by_rate or mean > best_mean or math.isnan(best_mean):
+            best, best_mean = rate, mean
+    chosen = by_rate.get(best, {})
+
+    # The means of each pre-training seed, or the fine-tuning seeds of the only one.
+    by_seed: dict[int, list[float]] = {}
+    for (seed, _), score in chosen.items():
+        by_seed.setdefault(seed, []).append(score)
+    over, values = 'pre-training', {seed: statistics.fmean(by_seed[seed]) for seed in by_seed}
+    if len(by_seed) == 1 and isinstance(column, Column):
+        over, values = 'fine-tuning', {pair[1] or 0: chosen[pair] for pair in chosen}
+    middle = statistics.fmean(values.values()) if values else None
+    sd = statistics.stdev(values.values()) if len(values) > 1 else None
+    return Cell(chosen, best, over, values, middle, sd, failed.count(best), missing, failures)
+
+
+def read_held_out(plan: Plan, step: str, column: HeldOut) -> list[float]:
+    """Return a measure of the held-out records; nothing where there are no such records."""
+    result = Workdir(plan.store.of(step)).result('eval')
+    if not result.exists():
+        return []
+    metrics = read_object(result)['metrics']
+    if column.metric != 'bits_per_sentence':
+        return [metrics[f'{column.metric}_{column.language}'.rstrip('_')] * column.factor]
+    manifest = read_object(plan.store.of(plan.steps[step].needs[-1]) / 'manifest.json')
+    text = manifest['statistics']['text']['eval']
+    bits = metrics['mlm_loss'] / math.log(2) * text['tokens'] / text['sentences']
+    return [bits * column.factor]
+
+
+def make_parts(plan: Plan, cells: Cells) -> list[tuple[str, list[list[str]]]]:
     """Return (heading, rows of texts) of each part, the first row being the head."""
     columns = [column.name for column in plan.study.columns]
-    lines = plan.lines()
-    head = ['', *columns]
-    digits = {name: decimals([cells[line.name, name] for line in lines]) for name in columns}
-    means = [
-        [line.name, *(score(cells[line.name, name], digits[name]) for name in columns)]
-        for line in lines
-    ]
-    gaps = [
-        [line.name, *(gap(cells, first, line, name, digits[name]) for name in columns)]
-        for line in lines
-        if (first := scores.first_of(lines, line)) is not line
-    ]
-    parts = [('dev scores: mean ± sd (seeds)', [head, *means])]
-    if gaps:
-        base = f'difference to {lines[0].row.name} ± standard error'
-        parts.append((base, [head, *gaps]))
-    costs = []
-    for line in lines:
-        values = ['-'] * 5
-        if used := scores.compute(plan, line):
-            counts = [
-                f'{used.pieces:,.0f}',
-                f'{used.predictions:,.0f}',
-                f'{used.flops / 1e15:,.3g}',
-            ]
-            values = [*counts, f'{used.seconds:,.0f}', f'{used.finetuning_seconds:,.0f}']
-        costs.append([line.name, *values])
-    head = ['', 'word pieces', 'predictions', 'PFLOP', 'seconds', 'fine-tuning seconds']
-    return [*parts, ('compute', [head, *costs])]
+    means, gaps = [['', *columns]], [['', *columns]]
+    costs = [['', 'word pieces', 'predictions', 'PFLOP', 'seconds', 'fine-tuning seconds']]
+    digits = {}
+    for column in columns:
+        of_column = [cells[line, column].mean or 0 for line in plan.lines]
+        digits[column] = 4 if all(abs(mean) < _FEW for mean in of_column) else 2
+    first_row, first_line = plan.study.rows[0].name, next(iter(plan.lines))
+    for line, (_, checkpoint) in plan.lines.items():
+        # A line is compared with the first row at its checkpoint, if that has it.
+        first = f'{first_row} @{checkpoint}'
+        first = first if first in plan.lines else first_line
+        means.append([line, *(write_score(cells[line, c], digits[c]) for c in columns)])
+        if line != first:
+            of_line = [write_gap(cells[first, c], cells[line, c], digits[c]) for c in columns]
+            gaps.append([line, *of_line])
+        costs.append([line, *write_costs(plan, line)])
+    parts = [('dev scores: mean ± sd (seeds)', means), ('compute', costs)]
+    if len(gaps) > 1:
+        parts.insert(1, (f'difference to {first_row} ± standard error', gaps))
+    return parts
 
 
-def decimals(column: Iterable[Cell]) -> int:
-    """Return the digits of a column: four of losses and fractions, two of larger scores."""
-    return 4 if all(abs(cell.mean) < _FEW for cell in column if cell.mean is not None) else 2
-
-
-def score(cell: Cell, digits: int) -> str:
+def write_score(cell: Cell, digits: int) -> str:
     """Return '81.20 ± 0.31 (3)', the first with as much as there is."""
     if cell.mean is None:
         return 'FAILED' if cell.failures else '-'
     spread = '' if cell.sd is None else f' ± {cell.sd:.{digits}f}'
-    mark = ('!' if cell.failed_runs else '') + ('*' if cell.missing else '')
+    mark = '!' * bool(cell.failed_runs) + '*' * bool(cell.missing)
     return f'{cell.mean:.{digits}f}{spread} ({len(cell.values)}){mark}'
 
 
-def gap(cells: Cells, first: Line, line: Line, column: str, digits: int) -> str:
-    """Return '-1.20 ± 0.31', with 'u' where no seeds are shared."""
-    of = scores.difference(cells[first.name, column], cells[line.name, column])
-    if of is None:
+def write_gap(first: Cell, other: Cell, digits: int) -> str:
+    """Return how much higher `other` is, as '-1.20 ± 0.31', with 'u' where no seeds are shared.
+
+    Paired by seed where both have the same: of the pre-training where they share several, else of
+    the fine-tuning of the one that they share. Else the spreads of both sides make the error.
+    """
+    if first.mean is None or other.mean is None:
         return '-'
-    error = ' ± ?' if of.error is None else f' ± {of.error:.{digits}f}'
-    return f'{of.mean:+.{digits}f}{error}{"" if of.pairs else " u"}'
-
-
-def notes(cells: Cells) -> list[str]:
-    """Return what must be said of the numbers: what they are over, and what is missing."""
-    remarks = []
-    overs = {cell.over for cell in cells.values() if cell.values}
-    for over in sorted(overs, reverse=True):
-        more = (
-            '; a score of one is the mean over its fine-tuning seeds'
-            if over == 'pre-training'
-            else ' of one pre-training, and do not hold what another pre-training would change'
-        )
-        some = '' if len(overs) == 1 else ' (some cells)'
-        remarks.append(f'sd and standard errors are over {over} seeds{some}{more}.')
-    remarks.append(
-        'Differences are paired by those seeds; u: no seed is shared; ?: one seed alone.'
-    )
-    rates = [
-        f'{line} / {column}: {cell.learning_rate:g}'
-        for (line, column), cell in cells.items()
-        if cell.learning_rate is not None
+    gaps = [
+        other.values[seed] - first.values[seed] for seed in first.values if seed in other.values
     ]
+    if not first.over == other.over == 'pre-training' or len(gaps) < 2:
+        pairs = [pair for pair in first.scores if pair in other.scores]
+        gaps = [other.scores[pair] - first.scores[pair] for pair in pairs]
+    error = None
+    if len(gaps) > 1:
+        error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+    elif not gaps and first.sd is not None and other.sd is not None:
+        error = math.sqrt(first.sd**2 / len(first.values) + other.sd**2 / len(other.values))
+    mean = statistics.fmean(gaps or [other.mean - first.mean])
+    spread = '?' if error is None else f'{error:.{digits}f}'
+    return f'{mean:+.{digits}f} ± {spread}{"" if gaps else " u"}'
+
+
+def write_costs(plan: Plan, line: str) -> list[str]:
+    """Return what the pre-training of a line took, the mean over seeds, and its fine-tuning."""
+    row, checkpoint = plan.lines[line]
+    steps = [plan.pretraining[row.name, seed] for seed in plan.study.seeds]
+    steps = [step for step in steps if plan.store.done(step)]
+    if not steps:
+        return ['-'] * 5
+    pieces = predictions = flops = seconds = tuned = 0.0
+    last = left = checkpoint or math.inf
+
+    # Seeds read the same records in the same number of steps: one stands for all.
+    config = Workdir(plan.store.of(steps[0])).config()
+    assert isinstance(config, PretrainConfig)
+    for phase in config.phases:
+        records = plan.store.of(plan.records[row.name, phase.seq_len])
+        manifest = read_object(records / 'manifest.json')
+        counts, limit = manifest['statistics'], manifest['max_predictions']
+        read = counts['records']['train']
+        sequences = min(phase.steps, left) * phase.batch_size
+        left -= min(phase.steps, left)
+        pieces += sequences * phase.seq_len * counts['text']['train']['fill']
+        predictions += sequences * (read['masked'] / read['records'] if 'masked' in read else limit)
+        flops += sequences * training_flops_per_sequence(config.model, phase.seq_len, limit)
+
+    for step in steps:
+        for metric in read_metrics(Workdir(plan.store.of(step)).metrics_file):
+            if metric['split'] == 'train' and metric['step'] <= last:
+                seconds += metric.get('seconds', 0.0) / len(steps)
+    for step in {step for (name, _, _), step in plan.cells.items() if name == line}:
+        file = plan.store.of(step) / 'sweep.json'
+        if file.exists():
+            tuned += sum(run['seconds'] for run in read_object(file)['runs'])
+    pflop = f'{flops / 1e15:,.3g}'
+    return [f'{pieces:,.0f}', f'{predictions:,.0f}', pflop, f'{seconds:,.0f}', f'{tuned:,.0f}']
+
+
+def write_notes(cells: Cells) -> list[str]:
+    """Return what must be said of the numbers: what they are over, and what is missing."""
+
+    def name(wanted: Callable[[Cell], object]) -> str:
+        return '; '.join(' / '.join(key) for key, cell in cells.items() if wanted(cell))
+
+    notes = []
+    overs = {cell.over for cell in cells.values() if cell.values}
+    some = ' (some cells)' if len(overs) > 1 else ''
+    if 'pre-training' in overs:
+        notes.append(
+            f'sd and standard errors are over pre-training seeds{some}; a score of one is the mean'
+            ' over its fine-tuning seeds.'
+        )
+    if 'fine-tuning' in overs:
+        notes.append(
+            f'sd and standard errors are over fine-tuning seeds{some} of one pre-training, and do'
+            ' not hold what another pre-training would change.'
+        )
+    notes.append('Differences are paired by those seeds; u: no seed is shared; ?: one seed alone.')
+    rates = []
+    for key, cell in cells.items():
+        if cell.learning_rate is not None:
+            rates.append(f'{" / ".join(key)}: {cell.learning_rate:g}')
     if rates:
-        remarks.append(f'Learning rates, best mean on dev: {"; ".join(rates)}.')
-    names = lambda marked: '; '.join(' / '.join(key) for key, cell in cells.items() if marked(cell))
-    if late := names(lambda cell: cell.missing and cell.values):
-        remarks.append(f'*: seeds are missing: {late}.')
-    if failed := names(lambda cell: cell.failed_runs):
-        remarks.append(f'!: runs that have learnt nothing are among them: {failed}.')
+        notes.append(f'Learning rates, best mean on dev: {"; ".join(rates)}.')
+    if late := name(lambda cell: cell.missing and cell.values):
+        notes.append(f'*: seeds are missing: {late}.')
+    if failed := name(lambda cell: cell.failed_runs):
+        notes.append(f'!: runs that have learnt nothing are among them: {failed}.')
     # A failed pre-training is named once, and not in each of the columns that it fails.
-    whys = {(line, why): None for (line, _), cell in cells.items() for why in cell.failures}
-    return remarks + [f'FAILED: {line}: {why}' for line, why in whys]
+    for (line, _), cell in cells.items():
+        notes += [f'FAILED: {line}: {why}' for why in cell.failures]
+    return list(dict.fromkeys(notes))

@@ -19,7 +19,7 @@ from tests.helpers.texts import documents
 STUDY = """
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.configs.studies.study import Column, Row, Study
+from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
 
 BASE = PretrainConfig(
     model=ModelConfig(
@@ -37,8 +37,9 @@ def get_studies():
     left = {'model.attention': 'left_to_right'}
     column = Column('mrpc', 'pairs', 'accuracy', learning_rates=(1e-3,), finetuning=TUNED)
     return {'cpu': Study(
-        'small', BASE, (column,), (Row('both sides'), Row('left', pretraining=left)),
-        {'vocab_size': 300}, {'dupe_factor': 2, 'eval_fraction': 0.0}, seeds=(0,),
+        'small', (column, HeldOut('mlm_loss', 'loss')),
+        (Row('both sides'), Row('left', pretraining=left)), BASE,
+        {'vocab_size': 300}, {'dupe_factor': 2, 'eval_fraction': 0.1}, seeds=(0,),
         finetuning_seeds=(0,),
     )}
 """
@@ -79,12 +80,12 @@ def start(arguments: list[str], workdir: pathlib.Path) -> subprocess.Popen:
 
 def scores(workdir: pathlib.Path) -> list:
     """The table, and the last losses of all pre-training."""
-    lines = read_json(workdir / 'tables/small/table.json')['lines']
+    cells = read_json(workdir / 'tables/small/table.json')
     losses = {
         file.parent.name: json.loads(file.read_text().splitlines()[-1])['mlm_loss']
         for file in workdir.glob('pretraining/*/metrics.jsonl')
     }
-    return [[line['row'], line['cells']] for line in lines] + [losses]
+    return [*cells, losses]
 
 
 @pytest.mark.slow
