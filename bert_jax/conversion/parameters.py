@@ -2,8 +2,7 @@
 
 Owns what a model is between two formats, and how our tree becomes arrays by name and arrays by name
 our tree, with nothing left out silently: a name or shape that does not fit, on either side, is an
-error that lists it. Must not know any program's names or files: huggingface.py and google.py have
-those.
+error that lists it. Must not know any program's names or files.
 
 Theirs: one array for each block, word table of vocab_size rows. Ours: blocks stacked on a leading
 axis, the vocabulary's axis padded to a multiple of 128 with rows of zeros, which leave here and

@@ -87,8 +87,8 @@ def make_function_of_several(actions: Sequence[type], positional: str) -> Callab
 
 def _write_docstring(action: type) -> str:
     """Return what the docstring of an action says before its options, and all of its options."""
-    about = inspect.cleandoc(action.__doc__ or '').partition('\n\nAttributes:')[0]
-    lines = [about, '', 'Args:']
+    opening = inspect.cleandoc(action.__doc__ or '').partition('\n\nAttributes:')[0]
+    lines = [opening, '', 'Args:']
     for field in command_options(action).values():
         lines.append(f'  {field.name}: {field.option.help if field.option else ""}.')
     return '\n'.join(lines)

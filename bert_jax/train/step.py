@@ -67,7 +67,7 @@ def make_train_step(
       shard_optimizer: whether weights and moments are split over `data` (sharding.shards_update).
       dtype: of the objective's arithmetic, in which weights are then gathered.
       encoder: the encoder's shape, for an optimizer that measures whole tensors.
-      grows: whether the last micro-batches may hold no rows (`example_weights` of 0): passed over.
+      grows: whether the last micro-batches may hold no rows (`example_weights` of 0).
     """
     generator = GENERATORS[dropout_rng]
     is_cut = is_by_parts(accumulation, shard_optimizer, dropout_rng) and not objective.whole_batch
@@ -76,11 +76,9 @@ def make_train_step(
         # A mask of dropout and of tokens is named by (seed, stream, step, row): nothing random is
         # carried from step to step, and a resumed run draws the same.
         dropout_key = make_key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
-        filled = None
+        rows_B, filled = number_rows(batch), None
         if grows:
             rows_B, filled = number_filled_rows(batch, accumulation)
-        else:
-            rows_B = number_rows(batch)
 
         # Before the micro-batches are cut: masks must not depend on how the batch is summed.
         if masking is not None:
@@ -91,10 +89,8 @@ def make_train_step(
         # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
         # its share of the batch's.
         denominators = objective.weights(batch)
-        gradient = make_gradient(objective, generator)
-        rows, cut = (batch, rows_B), P('data')
-        if accumulation > 1:
-            # Rows lie below the micro-batches, [n, B / n, ...].
+        gradient, rows, cut = make_gradient(objective, generator), (batch, rows_B), P('data')
+        if accumulation > 1:  # rows lie below the micro-batches, [n, B / n, ...]
             gradient = accumulate_gradients(gradient, state.params)
             rows, cut = split_rows(rows, accumulation), P(None, 'data')
         if is_cut:

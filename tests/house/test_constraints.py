@@ -19,7 +19,8 @@ MODULES = {
     'tensorflow-cpu': 'tensorflow',
     'tensorflow-datasets': 'tensorflow_datasets',
 }
-FOR_OTHERS = {'flatbuffers', 'importlib_resources', 'protobuf'}  # setup.cfg says for whom
+# setup.cfg says for whom; TensorFlow is imported by tensorflow_datasets.
+FOR_OTHERS = {'flatbuffers', 'importlib_resources', 'protobuf', 'tensorflow', 'tensorflow-cpu'}
 # Nothing in the tests installs them.
 FREE = {'etils[epath-gcs]', 'jax[cuda12]', 'mlflow-skinny', 'wandb', 'xprof'}
 

@@ -36,22 +36,22 @@ def find_distributions() -> list[metadata.Distribution]:
     Raises:
       UserError: none of it is installed.
     """
-    found: dict[str, metadata.Distribution] = {}
+    distributions: dict[str, metadata.Distribution] = {}
     waiting = ['bert_jax']
     while waiting:
         try:
             distribution = metadata.distribution(waiting.pop())
         except metadata.PackageNotFoundError:  # what another platform needs
             continue
-        if distribution.name in found:
+        if distribution.name in distributions:
             continue
-        found[distribution.name] = distribution
+        distributions[distribution.name] = distribution
         for requirement in distribution.requires or ():
             if not re.search(r';.*\bextra\b', requirement):
                 waiting.append(re.split(r'[^\w.-]', requirement)[0])
-    if len(found) < 2:
+    if len(distributions) < 2:
         raise UserError('bert_jax is not installed here with what it needs: give --corpus')
-    return [found[name] for name in sorted(found) if name != 'bert_jax']
+    return [distributions[name] for name in sorted(distributions) if name != 'bert_jax']
 
 
 def iterate_docstrings(distributions: Iterable[metadata.Distribution]) -> Iterator[Document]:

@@ -36,13 +36,13 @@ def write_task(folder: Path) -> None:
     Raises:
       UserError: a side has too few passages.
     """
-    for side, (name, most, fewest) in _SPLITS.items():
+    for side, (name, limit, fewest) in _SPLITS.items():
         passages = []
         for document in (folder / side).read_text(encoding='utf-8').split('\n\n'):
             for passage in cut_text(document.replace('\n', ' '), PASSAGE_BYTES):
                 if len(passage.encode()) >= PASSAGE_BYTES // 2:
                     passages.append(passage)
-        rows = mix_passages(passages, most)
+        rows = mix_passages(passages, limit)
         if len(rows) < fewest:
             raise UserError(
                 f'{side} gives {len(rows)} passages: a task needs {fewest} of it; give more text'

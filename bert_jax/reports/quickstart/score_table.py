@@ -205,8 +205,8 @@ def list_next_steps(folders: Mapping[str, Path], results: Mapping[str, Any]) -> 
     for text in results['samples']['texts'][:1]:
         masked = f'{text["before"]}[MASK]{text["after"]}'
     # Of most examples the run of the first seed: nothing was selected.
-    most = results['finetuning']['rows'][-1]['train_examples']
-    tuned = folders['finetune'] / 'runs' / f'train_examples={most},init=source,seed=0'
+    largest = results['finetuning']['rows'][-1]['train_examples']
+    tuned = folders['finetune'] / 'runs' / f'train_examples={largest},init=source,seed=0'
     commands = {
         'fill in a masked word': ['fill_mask', f'--workdir={pretrained}', masked],
         'find held-out sentences near to one': [
