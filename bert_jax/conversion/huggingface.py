@@ -1,8 +1,7 @@
 """Hugging Face directories of BERT and its relatives: config.json and safetensors, in and out.
 
-Owns transformers' layouts, settings and files of weights; what a family calls its arrays is the
-family's (configs/model/families), what any format has in common parameters.py's. Must not know
-tokenizers or workdirs.
+Owns transformers' layouts, settings and files of weights. What a family calls its arrays is in
+configs/model/families, what any format has in common in parameters.py.
 
 Theirs: kernels [out, in], and the family's name before the encoder's in every class but that of the
 bare encoder, as in `bert.`.

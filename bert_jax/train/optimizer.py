@@ -346,9 +346,10 @@ def make_optimizer(
     """Return the optax transformation of step `step`, from 0; it, `h`, `finite` may be traced.
 
     model: the encoder's shape, whose family says which arrays are one tensor of its own code
-    (`tensor_means`); read by algorithm=stable_adamw alone. Frozen parameters do not count in the norm, and neither decay nor move. Where `finite` is false
-    the state stays as it was, and the updates mean nothing. One's own transformation is taken as it
-    is, with its own schedule, clipping and decay; the other arguments are nothing to it.
+    (`tensor_means`); read by algorithm=stable_adamw alone. Frozen parameters do not count in the
+    norm, and neither decay nor move. Where `finite` is false the state stays as it was, and the
+    updates mean nothing. One's own transformation is taken as it is, with its own schedule,
+    clipping and decay; the other arguments are nothing to it.
     """
     if isinstance(config, optax.GradientTransformation):
         return config

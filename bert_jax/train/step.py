@@ -73,8 +73,7 @@ def make_train_step(
     is_cut = is_by_parts(accumulation, shard_optimizer, dropout_rng) and not objective.whole_batch
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
-        # A mask of dropout and of tokens is named by (seed, stream, step, row): nothing random is
-        # carried from step to step, and a resumed run draws the same.
+        # A mask is named by (seed, stream, step, row): nothing random is carried from step to step.
         dropout_key = make_key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
         rows_B, filled = number_rows(batch), None
         if grows:
