@@ -54,13 +54,11 @@ def make_train_step(
     """Return step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
     Metrics are loss (what is minimised, in place of an objective's own `loss`), grad_norm,
-    param_norm, bad_steps, and learning_rate of an optimizer by settings. Rows are counted by
-    `input_ids` [B, ...].
+    param_norm, bad_steps and, of an optimizer by settings, learning_rate.
 
     Args:
       objective: what is minimised.
-      optimizer: its settings, or an optax one of your own, whose schedule counts the steps that
-        were not discarded.
+      optimizer: its settings, or an optax one, whose schedule counts steps not discarded.
       accumulation: the micro-batches of a step, one after the other.
       masking: where given, the batch comes unmasked, and each step draws its own masks.
       dropout_rng: the generator of dropout's masks, one of GENERATORS.
@@ -81,12 +79,11 @@ def make_train_step(
 
         # Before the micro-batches are cut: masks must not depend on how the batch is summed.
         if masking is not None:
-            masking_key = make_key(h.seed, _MASKING_STREAM, state.step)
-            batch = masking.draw(batch, masking_key, constrain_rows(rows_B))
+            key = make_key(h.seed, _MASKING_STREAM, state.step)
+            batch = masking.draw(batch, key, constrain_rows(rows_B))
             batch = jax.tree.map(constrain_rows, batch)
 
-        # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
-        # its share of the batch's.
+        # Of the whole batch: a micro-batch's loss is its share of the batch's.
         denominators = objective.weights(batch)
         gradient, rows, cut = make_gradient(objective, generator), (batch, rows_B), P('data')
         if accumulation > 1:  # rows lie below the micro-batches, [n, B / n, ...]
@@ -97,11 +94,10 @@ def make_train_step(
             gradient = per_data_shard(gradient, places, cut, dtype)
         shared = Shared(dropout_key, denominators, state.frozen, filled)
         grads, sums = gradient(state.params, shared, rows)
-
         loss = add_losses(sums, denominators)
         state, scalars = apply_gradients(state, grads, loss, optimizer, h, encoder)
         # Scalars of the step have weight 1, so that they are averaged like any other metric.
-        return state, {**sums, **{name: (value, jnp.ones(())) for name, value in scalars.items()}}
+        return state, sums | {name: (value, jnp.ones(())) for name, value in scalars.items()}
 
     return train_step
 
