@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.finetune import train
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.runs.sources.source import load_source
 from bert_jax.train import learning_rate, task_heads
@@ -56,6 +55,8 @@ def theirs(
     encoder: str, head: dict[str, np.ndarray], outputs: int, warmup: int
 ) -> tuple[list[float], list[float]]:
     """-> loss, and norm of the gradient before it is clipped, of every step."""
+    from benchmarks.finetune import train  # here, since it defines flags
+
     problem = {'problem_type': 'regression'} if outputs == 1 else {}
     dtype = torch.float32 if outputs == 1 else torch.long
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
