@@ -76,6 +76,8 @@ class RunStudy:
             [row] = choose('print_config', [self.print_config], study.rows)
             print(schema.dumps(study.config(row, study.seeds[0])), end='')
             return 0
+        if self.table and (self.only or self.seeds):
+            raise UserError('--table has all that is there: leave --only and --seeds out')
         rows = choose('only', self.only, study.rows)
         seeds = choose('seeds', self.seeds, study.seeds)
         folder = Path(self.workdir)

@@ -13,16 +13,18 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.load import run_file
-from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, PretrainConfig
+from bert_jax.configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, PretrainConfig
 
 Changes = Mapping[str, Any]
+_MEASURES = ('mlm_perplexity', 'mlm_loss', 'mlm_accuracy', 'bits_per_sentence')
+_APPROACHES = ('finetune', *get_args(FeatureSet))
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,12 @@ class HeldOut:
     name: str
     factor: float = 1.0
     language: str = ''
+
+    def check(self) -> None:
+        """Raise UserError for a measure that there is not."""
+        check_name('metric', self.metric, _MEASURES)
+        if self.language and self.metric not in ('mlm_loss', 'mlm_accuracy'):
+            raise UserError(f'{self.name}: a language has mlm_loss and mlm_accuracy alone')
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,11 @@ class Study:
     finetuning_seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
+        for name in ('rows', 'columns', 'seeds', 'finetuning_seeds'):
+            values = getattr(self, name)
+            is_twice = name.endswith('seeds') and len(set(values)) < len(values)
+            if not values or is_twice:
+                raise UserError(f'{name}: name one or more, each once')
         for part in (self.rows, self.columns):
             names = [each.name for each in part]
             for name in names:
@@ -144,6 +157,9 @@ class Study:
 
     def _check(self, row: Row) -> None:
         """Raise UserError where the settings of a row are none."""
+        for name in ('seed', 'model.vocab_size'):
+            if name in row.pretraining:
+                raise UserError(f'pretraining: {name} follows from the study: leave it out')
         config = self.config(row)
         last, kept = config.total_steps, config.runtime.keep_every
         for step in row.checkpoints:
@@ -152,9 +168,21 @@ class Study:
                     f'checkpoints: step {step} of {last} is not kept: keep_every={kept}'
                 )
         for column in self.columns:
-            if isinstance(column, Column):
-                overrides.apply(FinetuneConfig(), self.finetuning(row, column))
-                overrides.apply(FeatureConfig(), as_text(column.bilstm))
+            if isinstance(column, HeldOut):
+                column.check()
+                if row.checkpoints:
+                    raise UserError(f'{column.name} is of the last step: leave checkpoints out')
+                continue
+            check_name('approach', row.approach or column.approach, _APPROACHES)
+            overrides.apply(FinetuneConfig(), self.finetuning(row, column))
+            overrides.apply(FeatureConfig(), as_text(column.bilstm))
+
+
+def check_name(what: str, name: str, names: Sequence[str]) -> None:
+    """Raise UserError where a name is none of those there are."""
+    if name not in names:
+        offers = f'{", ".join(names)}{did_you_mean(name, names)}'
+        raise UserError(f'{what}={name!r} is none of {offers}')
 
 
 def as_text(changes: Changes) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies import study
-from bert_jax.configs.studies.study import Column, Row, Study
+from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
 from tests.helpers.refusals import refused
 
 BASE = PretrainConfig(
@@ -38,6 +38,20 @@ def made(*rows: Row, **more) -> Study:
             "row 'a': .*bilstm=3: must be true or false",
         ),
         ((Row('a', checkpoints=(7,)),), {}, "row 'a': checkpoints: step 7 of 20 is not kept"),
+        ((), {}, 'rows: name one or more'),
+        ((Row('a'),), {'seeds': (1, 1)}, 'seeds: name one or more, each once'),
+        ((Row('a', pretraining={'seed': 3}),), {}, 'pretraining: seed follows from the study'),
+        ((Row('a', approach='last4'),), {}, "approach='last4' is none of finetune, "),
+        (
+            (Row('a'),),
+            {'columns': (HeldOut('mlm_acuracy', 'MLM'),)},
+            r"metric='mlm_acuracy' is none of .* \(did you mean mlm_accuracy\?\)",
+        ),
+        (
+            (Row('a'),),
+            {'columns': (HeldOut('mlm_perplexity', 'MLM', language='de'),)},
+            'MLM: a language has mlm_loss and mlm_accuracy alone',
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )

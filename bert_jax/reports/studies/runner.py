@@ -6,6 +6,7 @@ thing share it, and what is done is passed over. Several runners may share the f
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import Store, changed, digest, read_note, taken, write_note
-from bert_jax.configs.studies.study import Column, HeldOut, Row, Study, as_text
+from bert_jax.configs.studies.study import Column, HeldOut, Row, Study, as_text, check_name
 from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.runs.supervision.handlers import handlers_restored
 
@@ -218,9 +219,26 @@ def note_inputs(plan: Plan) -> None:
       UserError: something is not there, or the studies in the folder have read something else.
     """
     from bert_jax.input_pipeline.preprocess.languages import split_inputs
+    from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
     from bert_jax.input_pipeline.tasks import load_task
+    from bert_jax.input_pipeline.text.lines import TextOptions
+    from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
-    texts, _, tokenizer = plan.inputs
+    texts, folders, tokenizer = plan.inputs
+    of_records = [field.name for field in dataclasses.fields(PreprocessOptions)]
+    of_vocabulary = [field.name for field in dataclasses.fields(VocabularyOptions)]
+    of_vocabulary += [field.name for field in dataclasses.fields(TextOptions)]
+    of_vocabulary += ['language_exponent', 'language_repeats']
+    parts: list[Study | Row] = [plan.study, *plan.study.rows]
+    for part in parts:
+        for name in part.records:
+            check_name('an option of records', name, of_records)
+        for name in part.vocabulary:
+            check_name('an option of the vocabulary', name, of_vocabulary)
+    named = [c.name for c in plan.study.columns]
+    named += [c.task for c in plan.study.columns if isinstance(c, Column)]
+    for name in folders:
+        check_name('--data_dir', name, named)
     now: dict[str, Any] = {'--tokenizer': list_files(tokenizer)}
     for row in plan.study.rows:
         flag = f'--corpus={row.text}=' if row.text else '--corpus='

@@ -132,6 +132,7 @@ def test_inputs_are_named_and_noted(tmp_path):
     [
         (('--table', '--workdir={}'), 'has a study of version 0.2.0: name another'),
         (('--table', '--workdir={}/none'), 'no study was run there'),
+        (('--table', '--seeds=0', '--workdir={}'), 'leave --only and --seeds out'),
         (('--dry_run', '--tflops=3'), '--tflops is gone: '),
         (('--dry_run', '--only=80/10/11'), r'the study has 80/10/10, .*mean 80/10/10\?'),
         (('--dry_run', '--seeds=7'), '--seeds=7: the study has 0'),
