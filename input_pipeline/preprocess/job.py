@@ -1,8 +1,8 @@
 """The offline job: text in, sharded TFRecords and a manifest out.
 
 This file owns the job as a whole: which stage follows which, with what, and what is kept in
-between. What is to be done is in plan.py, the work itself in stages.py, what is said of the result
-in statistics.py; this file must not know formats, masking or pairing.
+between. What is to be done is in job_plan.py, the work itself in job_stages.py, what is said of
+the result in statistics.py; this file must not know formats, masking or pairing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files import typed_json
-from bert_jax.input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
-from bert_jax.input_pipeline.preprocess.beam_engine import BeamEngine
+from bert_jax.input_pipeline.preprocess import (
+    job_directory,
+    job_plan,
+    job_stages,
+    sorted_runs,
+    statistics,
+)
 from bert_jax.input_pipeline.preprocess.deduplication import Kind, deduplicate
-from bert_jax.input_pipeline.preprocess.kept_results import Engine, KeptResults
-from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
+from bert_jax.input_pipeline.preprocess.engines import BeamEngine, Engine, LocalEngine
+from bert_jax.input_pipeline.preprocess.job_directory import KeptResults
+from bert_jax.input_pipeline.preprocess.job_stages import Recipe
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.runs import Tokenised
-from bert_jax.input_pipeline.preprocess.stages import Recipe
+from bert_jax.input_pipeline.preprocess.sorted_runs import Tokenised
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.shards import Manifest, ShardInfo
@@ -51,14 +56,14 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # What the job is, from names and sizes alone: text is read only when that is settled.
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
-    plan.check_tokenizer(options, tokenizer)
-    plan.refuse_own_output(options)
+    job_plan.check_tokenizer(options, tokenizer)
+    job_plan.refuse_own_output(options)
     report = corpus.Report()
-    units = plan.units_of('input', options.input, options.text, report)
+    units = job_plan.units_of('input', options.input, options.text, report)
     eval_units = []
     if options.eval_input is not None:
-        eval_units = plan.units_of('eval_input', options.eval_input, options.text, report)
-    described = plan.describe(options, tokenizer, units, eval_units)
+        eval_units = job_plan.units_of('eval_input', options.eval_input, options.text, report)
+    described = job_plan.describe(options, tokenizer, units, eval_units)
 
     output = epath.Path(options.output)
     # Done already? Only after the inputs are listed, which tell this job from another.
@@ -80,7 +85,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
     keep_same = lambda folder: _keep_same(folder, units, eval_units, options.text)
     # What the options come to follows from the text: what was read goes with it.
-    recipe = plan.recipe(options, units, eval_units)
+    recipe = job_plan.recipe(options, units, eval_units)
     work = described | {'recipe': [recipe.eval_fraction, recipe.line_sample, recipe.languages]}
     with (
         job_directory.scratch(output, work, options.overwrite, same_text, keep_same) as scratch,
@@ -140,10 +145,10 @@ class _Job:
 
         # A text that makes no records is refused here, before the long part of the work.
         documents = (text[split].sums['documents'] for split in ('train', 'eval'))
-        plan.require_documents(options, *documents)
-        plan.require_languages(options, units, text['train'].languages)
+        job_plan.require_documents(options, *documents)
+        job_plan.require_languages(options, units, text['train'].languages)
         self.warn(*statistics.doubts(options, text, self.uncut))
-        self.recipe, warnings = plan.weigh(options, self.recipe, text['train'].languages)
+        self.recipe, warnings = job_plan.weigh(options, self.recipe, text['train'].languages)
         self.warn(*warnings)
 
         # A split without documents has no files.
@@ -183,7 +188,7 @@ class _Job:
         if (
             self.options.eval_fraction is None
             and not eval_units
-            and held_out < plan.least_documents(self.options) <= train + held_out
+            and held_out < job_plan.least_documents(self.options) <= train + held_out
         ):
             self.warn(
                 f'{statistics.plural(held_out, "document")} fell into the default held-out share: '
@@ -207,7 +212,7 @@ class _Job:
             self._tokenise_units(eval_units, 'eval', _HELD_OUT, None, parts)
             excluded = str(self.scratch / job_directory.RUNS / _HELD_OUT)
             held_out = Tokenised.merged(parts['eval']).held_out
-            runs.save(excluded, runs.KEYS, [{'key': held_out}])
+            sorted_runs.save(excluded, sorted_runs.KEYS, [{'key': held_out}])
         self._tokenise_units(units, 'train' if eval_units else None, name, excluded, parts)
         text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
 
@@ -266,7 +271,7 @@ class _Job:
         for unit, (sides, unit_report, _) in zip(units, results):
             report.merge(unit_report)
             for side, part in sides.items():
-                sums = {name: part.sums[name] for name in stages.SUMS_OF_LANGUAGE}
+                sums = {name: part.sums[name] for name in job_stages.SUMS_OF_LANGUAGE}
                 part.languages[unit.language] = Counter(sums)
                 parts[side].append(part)
         self.warn(*report.lines())
@@ -286,7 +291,7 @@ class _Job:
         shards: list[ShardInfo] = []
         for language, inputs in sorted(text.runs_of.items()):
             sums = text.languages[language]
-            if sums['documents'] < plan.least_documents(self.options):
+            if sums['documents'] < job_plan.least_documents(self.options):
                 few = statistics.plural(sums['documents'], 'document')
                 self.warn(
                     f'{language}: {few} held out, which is too few: it has no held-out records;'
@@ -312,11 +317,11 @@ class _Job:
             self.scratch / job_directory.RUNS,
             '' if split == 'train' else 'held-out ',
         )
-        count = plan.plan_buckets(text.sums['tokens'], text.sums['documents'])
+        count = job_plan.plan_buckets(text.sums['tokens'], text.sums['documents'])
         paths = [str(folder / f'bucket-{name}-{i:05}') for i in range(count)]
         tokens = text.sums['tokens'] * self.recipe.dupe_factor_of(split)
         buckets = self._run(
-            stages.make_records,
+            job_stages.make_records,
             [(self.recipe, split, i, count, text.runs, path) for i, path in enumerate(paths)],
             Progress(f'making {held_out}examples', tokens, 'M tokens', 1e6),
             f'records-{name}',
@@ -344,10 +349,10 @@ class _Job:
         full = [path for path, bucket in zip(paths, buckets) if bucket.records]
         records, size = (sum(getattr(b, of) for b in buckets) for of in ('records', 'bytes'))
         asked = None if held_out else self.options.num_shards
-        count, pieces = plan.plan_shards(records, size, asked)
+        count, pieces = job_plan.plan_shards(records, size, asked)
         shard = lambda i: str(self.scratch / 'final' / f'{name}-{i:05}-of-{count:05}.tfrecord')
         shards = self._run(
-            stages.write_output,
+            job_stages.write_output,
             [(i, count, pieces, full, shard(i)) for i in range(count)],
             Progress(f'writing {held_out}shards', size, 'MB', 1e6),
             f'shards-{name}',
@@ -383,7 +388,7 @@ def _by_file(unit: AnyUnit, file: str) -> Unit | str:
     """
     if isinstance(unit, Unit):
         return unit
-    with runs.sealed_file(f'{file}{_NAMES}') as listed:
+    with sorted_runs.sealed_file(f'{file}{_NAMES}') as listed:
         listed.write(typed_json.dump(unit).encode())
     return f'{file}{_NAMES}'
 
@@ -400,7 +405,7 @@ def _tokenise_unit(
     unit: AnyUnit = (
         given
         if isinstance(given, Unit)
-        else typed_json.load(SmallFiles, runs.unsealed(epath.Path(given).read_bytes()))
+        else typed_json.load(SmallFiles, sorted_runs.unsealed(epath.Path(given).read_bytes()))
     )
 
     # The marks before the text: a file that changes while it is read is then seen as changed, here
@@ -409,7 +414,7 @@ def _tokenise_unit(
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
     documents = corpus.read_unit(unit, text, report)
-    tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
+    tokenised = job_stages.tokenise(recipe, documents, unit.language, split, path, excluded)
     for file in digest.changes(unit, marks):
         raise changed(file.path)
     return tokenised, report, marks

@@ -17,11 +17,14 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
 from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
 from bert_jax.input_pipeline.tasks.features import pooled
-from bert_jax.input_pipeline.tasks.metrics import report
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import binary_entropy
-from bert_jax.input_pipeline.tasks.metrics.labels import SET_METRICS, Metric
-from bert_jax.input_pipeline.tasks.metrics.thresholds import best_thresholds
 from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, labels_of, tables_of
+from bert_jax.input_pipeline.tasks.task_metrics import (
+    SET_METRICS,
+    Metric,
+    best_thresholds,
+    binary_entropy,
+    scores_of_classes,
+)
 from bert_jax.input_pipeline.text.tables import Table
 
 KINDS = ('multilabel',)
@@ -119,7 +122,7 @@ class MultiLabelTask(TextTask):
         return tuple(self.labels[i] for i in sorted(order[:best]))
 
     def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
-        return report.scores_of_classes(self.labels, truth, predicted)
+        return scores_of_classes(self.labels, truth, predicted)
 
     def _written(self, answer: Any) -> str:
         return self._joint.join(answer)

@@ -1,7 +1,7 @@
 """Span tasks: find the answer to a question in its context (SQuAD v1.1, v2.0, and the user's own).
 
 This file owns the windows that a long context is cut into, and how start and end scores become
-answer texts (run_squad.py). Files are read by files/squad.py and scored by metrics/squad.py. It
+answer texts (run_squad.py). Files are read by squad_files.py and scored by squad_score.py. It
 must not know the model: `decode` sees the best start and end positions of each window.
 """
 
@@ -19,14 +19,19 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Files, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks import squad_files, squad_score
+from bert_jax.input_pipeline.tasks.base import (
+    Arrays,
+    Files,
+    Predictions,
+    Task,
+    require_labels,
+    write_text,
+)
 from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
-from bert_jax.input_pipeline.tasks.files import squad as squad_files
-from bert_jax.input_pipeline.tasks.files.predictions import require_labels
-from bert_jax.input_pipeline.tasks.files.squad import SpanExample
-from bert_jax.input_pipeline.tasks.metrics import squad
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
+from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.task_file import tables_of
+from bert_jax.input_pipeline.tasks.task_metrics import entropy
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
 KINDS = ('span',)
@@ -88,9 +93,10 @@ class SpanTask(Task[SpanExample]):
                 raise UserError(
                     f'task {self.name}: {name}={value!r}: must be a positive whole number'
                 )
-        if self.scorer not in squad.SCORERS:
+        if self.scorer not in squad_score.SCORERS:
             raise UserError(
-                f'task {self.name}: scorer {self.scorer!r} is none of {", ".join(squad.SCORERS)}'
+                f'task {self.name}: scorer {self.scorer!r} is none of'
+                f' {", ".join(squad_score.SCORERS)}'
             )
 
     @property
@@ -321,9 +327,9 @@ class SpanTask(Task[SpanExample]):
 
         # v1.1 needs texts alone; v2.0 also tunes its threshold, and for that needs all extras or
         # none.
-        scorer = squad.SCORERS[self.scorer]
+        scorer = squad_score.SCORERS[self.scorer]
         if not self.unanswerable:
-            return squad.version1(truths, predictions.answers, scorer)
+            return squad_score.version1(truths, predictions.answers, scorer)
         for stem, extra in predictions.extras.items():
             if lacking := [name for name in answered if name not in extra]:
                 raise UserError(
@@ -344,7 +350,7 @@ class SpanTask(Task[SpanExample]):
             name: next((item['text'] for item in items if item['text']), '')
             for name, items in nbest.items()
         }
-        return squad.version2(
+        return squad_score.version2(
             truths, predictions.answers, predictions.extras.get('null_odds'), best or None, scorer
         )
 

@@ -217,8 +217,8 @@ def note_inputs(plan: Plan) -> None:
     Raises:
       UserError: something is not there, or the studies in the folder have read something else.
     """
-    from bert_jax.input_pipeline.preprocess.languages import split_inputs
-    from bert_jax.input_pipeline.tasks import load_task
+    from bert_jax.input_pipeline.preprocess.language_mixture import split_inputs
+    from bert_jax.input_pipeline.tasks.registry import load_task
 
     texts, _, tokenizer = plan.inputs
     now: dict[str, Any] = {'--tokenizer': list_files(tokenizer)}

@@ -18,8 +18,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tasks import Task
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Task
 from bert_jax.input_pipeline.tasks.batching import (
     bucketed_batches,
     count_left_over,
@@ -27,7 +26,7 @@ from bert_jax.input_pipeline.tasks.batching import (
     subset,
     training_batches,
 )
-from bert_jax.input_pipeline.tasks.files.found import FoundTask
+from bert_jax.input_pipeline.tasks.found import FoundTask
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
 from bert_jax.runs.finetuning.evaluation import fitting_features
 from bert_jax.runs.sources.source import Source

@@ -14,9 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess.languages import EXPONENT, mixture, split_inputs, too_often
+from bert_jax.input_pipeline.preprocess.job_stages import Recipe
+from bert_jax.input_pipeline.preprocess.language_mixture import (
+    EXPONENT,
+    mixture,
+    split_inputs,
+    too_often,
+)
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.stages import Recipe
 from bert_jax.input_pipeline.preprocess.statistics import plural
 from bert_jax.input_pipeline.text import corpus, digest
 from bert_jax.input_pipeline.text.listing import refuse_inside

@@ -8,7 +8,7 @@ disk, because pairing needs documents from everywhere in it, and a shard records
 twice everything has to be there before anything goes on. What a stage writes depends
 only on its arguments, never on which process runs it or when, so the shards are the same
 bytes for any number of workers and any engine. It must not know how many workers there are,
-progress, or where the result goes (runs.py owns the files in between); it imports neither
+progress, or where the result goes (sorted_runs.py owns the files in between); it imports neither
 tensorflow nor jax.
 """
 
@@ -29,10 +29,10 @@ from bert_jax.input_pipeline.examples.documents import Documents, Examples, offs
 from bert_jax.input_pipeline.examples.full_sentences import rows_across
 from bert_jax.input_pipeline.examples.packing import join, pack
 from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask, prediction_counts
-from bert_jax.input_pipeline.preprocess import runs
-from bert_jax.input_pipeline.preprocess.languages import whole_passes
+from bert_jax.input_pipeline.preprocess import sorted_runs
+from bert_jax.input_pipeline.preprocess.language_mixture import whole_passes
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.runs import Tokenised, key_range
+from bert_jax.input_pipeline.preprocess.sorted_runs import Tokenised, key_range
 from bert_jax.input_pipeline.randomness import Stream, digest64, hashed, mix
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
@@ -123,7 +123,7 @@ def tokenise(
     held out elsewhere, which are dropped here.
     """
     # What is held out elsewhere, as a set: each document of the input is looked up in it.
-    held_out = frozenset(runs.load(excluded)['key'].to_pylist()) if excluded else frozenset()
+    held_out = frozenset(sorted_runs.load(excluded)['key'].to_pylist()) if excluded else frozenset()
     number = recipe.languages.index(language)
     sides = {name: _Side(recipe, number, f'{path}-{name}') for name in ('train', 'eval')}
 
@@ -224,8 +224,8 @@ class _Side:
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.
         path = f'{self._path}-{len(self._parts)}'
-        runs.save_documents(path, run)
-        sums, lines = runs.summed(run, self._tokenizer.unk_id, self._recipe.line_sample)
+        sorted_runs.save_documents(path, run)
+        sums, lines = sorted_runs.summed(run, self._tokenizer.unk_id, self._recipe.line_sample)
         self._parts.append(Tokenised([path], sums, lines=lines))
 
 
@@ -248,13 +248,13 @@ def make_records(
     split: str,
     number: int,
     buckets: int,
-    inputs: runs.Inputs,
+    inputs: sorted_runs.Inputs,
     path: str,
 ) -> Bucket:
     """Write the records of one bucket as a run; `inputs`: the documents of all units."""
     # The documents of the bucket from all units, in an order of their own.
     tokenizer, spec = _tokenizer(recipe.options.tokenizer), recipe.spec_of(split)
-    documents = runs.sorted_documents(inputs, *key_range(number, buckets))
+    documents = sorted_runs.sorted_documents(inputs, *key_range(number, buckets))
     if documents is None:
         return Bucket({})
     passes = recipe.passes_of(split, documents)
@@ -292,7 +292,7 @@ def make_records(
             yield {'key': keys[first : first + count], 'record': records}
             first += count
 
-    runs.save(path, runs.RECORDS, encoded())
+    sorted_runs.save(path, sorted_runs.RECORDS, encoded())
     return Bucket(counts, keys.size, sum(sizes), languages)
 
 
@@ -406,12 +406,12 @@ def _packed(
 
 
 def write_output(
-    number: int, count: int, pieces: int, inputs: runs.Inputs, path: str
+    number: int, count: int, pieces: int, inputs: sorted_runs.Inputs, path: str
 ) -> shards.ShardInfo:
     """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
     A large shard is sorted in `pieces`, one after the other, so that it need not fit in memory.
     """
     ranges = (key_range(number * pieces + piece, count * pieces) for piece in range(pieces))
-    records = (record for each in ranges for record in runs.sorted_records(inputs, *each))
+    records = (record for each in ranges for record in sorted_runs.sorted_records(inputs, *each))
     return shards.write_shard(path, records)

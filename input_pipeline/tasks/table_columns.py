@@ -1,18 +1,17 @@
-"""Columns of a table of words and tags: which one is the sentence, the word and the tag.
+"""What is seen in the cells of a table: numbers, classes, texts, and columns of words and tags.
 
-Owns what is seen in the cells. It must not know how such a table is read (`conll.read_table`).
+Owns which column is the sentence, the word and the tag. It must not know how such a table is read
+(`conll.read_table`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.encodings import plain_name
-
-if TYPE_CHECKING:
-    from bert_jax.input_pipeline.tasks.files.found import Cells
 
 # What people call them, in small letters; the first that is there is it.
 _NAMES = {
@@ -26,8 +25,53 @@ _NAMES = {
         'pos',
     ),
 }  # fmt: skip
-OPTION = '--columns=sentence=NAME,tokens=NAME,tags=NAME'
+WORDS_OPTION = '--columns=sentence=NAME,tokens=NAME,tags=NAME'
 _ROLES = {'text': 'tokens', 'label': 'tags'}  # the names that every table's columns have
+
+
+class Cells:
+    """A column of a table, as far as it was looked at.
+
+    Attributes:
+      key: its name, or its place from 0.
+      values: its cells, of which those of records may be lists and numbers; None where empty.
+      name: its name in small letters; '' where it has none.
+      given: the cells that are not empty.
+      texts: those that are one text or number, as texts.
+      different: the different ones of these.
+      are_lists: whether cells are lists.
+      are_numbers: whether all are numbers.
+      are_classes: whether few different, short values come again and again.
+      are_texts: whether most are of several words, or of a script that does not part them.
+    """
+
+    def __init__(self, key: str | int, values: Sequence[Any]):
+        self.key, self.values = key, values
+        self.name = key.strip().lower() if isinstance(key, str) else ''
+        self.given = [value for value in values if value is not None and value != '']
+        self.texts = [str(value) for value in self.given if not isinstance(value, list)]
+        self.different = set(self.texts)
+        self.are_lists = bool(self.given) and not self.texts
+        self.are_numbers = bool(self.texts) and all(map(is_number, self.different))
+
+        count, different = len(self.texts), len(self.different)
+        short = all(len(text) <= 40 for text in self.different)
+        whole = not self.are_numbers or all(float(text).is_integer() for text in self.different)
+        few = 2 <= different <= max(2, count // 3) and different < count
+        self.are_classes = short and whole and few
+
+        wordy = sum(
+            len(text.split()) > 1 or (len(text) >= 5 and not text.isascii()) for text in self.texts
+        )
+        self.are_texts = wordy > count / 2 and not self.are_numbers and not self.are_classes
+
+    def __str__(self) -> str:
+        return repr(self.key) if isinstance(self.key, str) else str(self.key)
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a text spells a number in digits."""
+    return bool(re.fullmatch(r'\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*', text))
 
 
 def find_columns(
@@ -74,7 +118,7 @@ def find_columns(
         if asked and not chosen:
             shown = ', '.join(map(str, columns))[:200]
             raise UserError(
-                f'{path}: which of its columns {shown} {what}? Say {role}=NAME in {OPTION}'
+                f'{path}: which of its columns {shown} {what}? Say {role}=NAME in {WORDS_OPTION}'
             )
         if not chosen:
             return None
