@@ -16,7 +16,7 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -181,16 +181,16 @@ class TaggingTask(Task[TaggedExample]):
         # 1. All words of all sentences in one call, taken apart again in the same order.
         words = list(itertools.chain.from_iterable(example.words for example in examples))
         pieces = iter(tokenizer.encode_words(words))
-        rows: list[tuple[int, np.ndarray, int, np.ndarray]] = []
+        rows: list[_Row] = []
 
         # 2. Rows, document by document: neighbours in the list that are of one document are its
         # sentences. Without context every sentence is a document of its own.
         document = operator.attrgetter('document' if self.document_context else 'id')
-        first = 0
+        first = 0  # of the document's sentences, by its place in `examples`
         for _, members in itertools.groupby(examples, document):
             lengths = [len(example.words) for example in members]
             theirs = list(itertools.islice(pieces, sum(lengths)))
-            rows += _rows_of(first, lengths, theirs, max_seq_length - 2)
+            rows += _lay_out_document(first, lengths, theirs, max_seq_length - 2)
             first += len(lengths)
 
         # 3. The arrays, padding everywhere until a row is written.
@@ -199,19 +199,19 @@ class TaggingTask(Task[TaggedExample]):
         features['label_ids'] = np.zeros(shape, np.int32)
         features['label_weights'] = np.zeros(shape, np.float32)
         features['word_index'] = np.full(shape, -1, np.int32)
-        features['example_index'] = np.array([row[0] for row in rows], np.int32)
-        for row, (index, ids, begin, starts) in enumerate(rows):
-            write_row(features, row, tokenizer, ids)
+        features['example_index'] = np.array([row.example for row in rows], np.int32)
+        for number, row in enumerate(rows):
+            write_row(features, number, tokenizer, row.ids)
 
             # Only the first piece of a word is trained on and decoded (paper section 5.3): its
             # place in the row is behind [CLS] and the context on the left.
-            first_pieces = np.flatnonzero(starts >= 0)
-            positions, word = first_pieces + 1 + begin, starts[first_pieces]
-            features['word_index'][row, positions] = word
-            features['label_weights'][row, positions] = 1.0
-            label = examples[index].label
+            first_pieces = np.flatnonzero(row.word_index >= 0)
+            positions, word = first_pieces + 1 + row.begin, row.word_index[first_pieces]
+            features['word_index'][number, positions] = word
+            features['label_weights'][number, positions] = 1.0
+            label = examples[row.example].label
             if label is not None:
-                features['label_ids'][row, positions] = np.array(label, np.int32)[word]
+                features['label_ids'][number, positions] = np.array(label, np.int32)[word]
         return features
 
     def decode(
@@ -314,9 +314,25 @@ class TaggingTask(Task[TaggedExample]):
         return Predictions(answers)
 
 
-def _rows_of(
+class _Row(NamedTuple):
+    """A sentence, or a part of one, with what is around it.
+
+    Attributes:
+      example: the sentence's place among the examples.
+      ids: the row's pieces.
+      begin: where in them those of the sentence begin.
+      word_index: of each piece of the sentence which word begins there; -1 where none does.
+    """
+
+    example: int
+    ids: np.ndarray
+    begin: int
+    word_index: np.ndarray
+
+
+def _lay_out_document(
     first: int, lengths: Sequence[int], pieces: Sequence[np.ndarray], room: int
-) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
+) -> Iterator[_Row]:
     """Yield the rows of a document.
 
     Args:
@@ -324,10 +340,6 @@ def _rows_of(
       lengths: words of each sentence.
       pieces: ids of each word.
       room: pieces of a row at most.
-
-    Yields:
-      (example, the row's pieces, where in them those of the sentence begin, word_index of the
-      sentence's pieces).
     """
     # The document as one stream of pieces; word w has those from word_begins[w] on.
     sizes = np.array([len(word) for word in pieces], np.int64)
@@ -344,7 +356,8 @@ def _rows_of(
 
         # Usually one row; as many as it takes for a long sentence.
         begin = base
-        while True:
+        is_done = False  # a sentence without any piece has a row, too
+        while not is_done:
             end = min(begin + room, stop)
             if end < stop:  # cut before a word, unless one word fills the row
                 cuts = np.flatnonzero(starts[begin + 1 - base : end + 1 - base] >= 0)
@@ -355,15 +368,10 @@ def _rows_of(
             spare = room - (end - begin)
             left = min(begin, max(spare // 2, spare - (len(stream) - end)))
             right = min(len(stream) - end, spare - left)
-            yield (
-                first + sentence,
-                stream[begin - left : end + right],
-                left,
-                starts[begin - base : end - base],
-            )
+            ids = stream[begin - left : end + right]
+            yield _Row(first + sentence, ids, left, starts[begin - base : end - base])
             begin = end
-            if begin >= stop:
-                break
+            is_done = begin >= stop
         word += length
 
 
