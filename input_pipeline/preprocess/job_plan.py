@@ -101,9 +101,10 @@ def describe(
     The text itself is not read here.
     """
     # Without what changes no byte of the records: where they go, and who makes them, and options
-    # that older jobs had not, where they are not used. The options of text are added one by one
+    # that older jobs had not, where they are not used. The options of text say that of themselves
     # below.
-    no_matter = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
+    of_text = [each.name for each in dataclasses.fields(corpus.TextOptions)]
+    left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', *of_text)
     later = (
         'across_documents',
         'mask_rule',
@@ -117,7 +118,8 @@ def describe(
     described: dict[str, Any] = {}
     for each in dataclasses.fields(options):
         value = getattr(options, each.name)
-        if not (each.name in no_matter or (each.name in later and value == each.default)):
+        is_unused = each.name in later and value == each.default
+        if each.name not in left_out and not is_unused:
             described[each.name] = list(value) if isinstance(value, tuple) else value
 
     # Which mixture it is: the one that is given, or the default, where languages are named.

@@ -16,7 +16,6 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess.job_plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.text.corpus import TextOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers.jobs import PLAIN, write_text
 from tests.helpers.jobs import run as job
@@ -156,7 +155,7 @@ def test_a_mistake_found_by_a_worker_is_one_line(tmp_path, text):
                 *arguments,
                 engine=engine,
                 input=str(bad),
-                text=TextOptions(on_bad_utf8='error'),
+                on_bad_utf8='error',
             )
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
