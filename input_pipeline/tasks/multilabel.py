@@ -97,11 +97,11 @@ class MultiLabelTask(TextTask):
             best = best_thresholds(self._truth(examples), shares)
             thresholds = dict(zip(self.labels, best, strict=True))
             chosen = {'thresholds': thresholds}
-        above = shares > [(thresholds or {}).get(label, _EVEN) for label in self.labels]
-        answers = {
-            example.id: tuple(np.array(self.labels)[row].tolist())
-            for example, row in zip(examples, above, strict=True)
-        }
+        thresholds = thresholds or {}
+        above = shares > [thresholds.get(label, _EVEN) for label in self.labels]
+        answers, labels = {}, np.array(self.labels)
+        for example, is_given in zip(examples, above, strict=True):
+            answers[example.id] = tuple(labels[is_given].tolist())
         return Predictions(answers, chosen=chosen)
 
     def constant_loss(self, features: Arrays) -> float:
@@ -134,8 +134,10 @@ class MultiLabelTask(TextTask):
     @property
     def _joint(self) -> str:
         """Return what parts labels in a file of predictions: nothing that is part of a label."""
-        others = (self.separator, *_SEPARATORS, '\x1f')
-        return next(s for s in others if not any(s in label for label in self.labels))
+        for separator in (self.separator, *_SEPARATORS):
+            if not any(separator in label for label in self.labels):
+                return separator
+        return '\x1f'
 
 
 def _spelt(cell: Any, line: str, separator: str, columns: Sequence[str] | None) -> list[str]:

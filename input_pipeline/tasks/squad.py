@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -227,11 +228,13 @@ class SpanTask(Task[SpanExample]):
             answer = texts[0][0] if texts else ''
             if self.unanswerable:
                 null = float(null_scores[index])
-                # without any span the null answer is infinitely better; JSON has no infinity, so a
-                # number beyond all logits
-                null_odds[example.id] = null - texts[0][1] if texts else 1e9
-                texts = sorted([*texts, ('', null)], key=lambda text: -text[1])
-                answer = '' if null_odds[example.id] > self.null_threshold else answer
+                # Without any span the null answer is infinitely better; JSON has no infinity, so a
+                # number beyond all logits.
+                odds = null - texts[0][1] if texts else 1e9
+                null_odds[example.id] = odds
+                if odds > self.null_threshold:
+                    answer = ''
+                texts = sorted([*texts, ('', null)], key=operator.itemgetter(1), reverse=True)
 
             # Probabilities over what is listed, as run_squad.py has them; a question without any
             # text has none.
@@ -241,10 +244,10 @@ class SpanTask(Task[SpanExample]):
                 for (text, score), p in zip(texts, softmax(scores), strict=False)
             ]
             answers[example.id] = answer
-        return Predictions(
-            answers,
-            {'nbest': nbest, 'null_odds': null_odds} if self.unanswerable else {'nbest': nbest},
-        )
+        extras: dict[str, dict[str, Any]] = {'nbest': nbest}
+        if self.unanswerable:
+            extras['null_odds'] = null_odds
+        return Predictions(answers, extras)
 
     def _candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
         """Return all spans allowed, by example and then by score.
@@ -346,13 +349,12 @@ class SpanTask(Task[SpanExample]):
 
         # The best text that is not '': what would be answered under another threshold.
         nbest = predictions.extras.get('nbest', {})
-        best = {
-            name: next((item['text'] for item in items if item['text']), '')
-            for name, items in nbest.items()
-        }
-        return squad_score.version2(
-            truths, predictions.answers, predictions.extras.get('null_odds'), best or None, scorer
-        )
+        best = {}
+        for name, items in nbest.items():
+            texts = [item['text'] for item in items if item['text']]
+            best[name] = texts[0] if texts else ''
+        null_odds = predictions.extras.get('null_odds')
+        return squad_score.version2(truths, predictions.answers, null_odds, best or None, scorer)
 
     def write_predictions(
         self, folder: str, examples: Sequence[SpanExample], predictions: Predictions

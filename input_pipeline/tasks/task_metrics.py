@@ -60,31 +60,32 @@ def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return the Matthews correlation (GLUE: CoLA); 0 where one class only is predicted."""
     from sklearn.metrics import matthews_corrcoef
 
-    return _quiet(matthews_corrcoef, truth, predicted)
+    return _correlate(matthews_corrcoef, truth, predicted)
 
 
 def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return the linear correlation (GLUE: STS-B); a constant prediction counts as 0."""
     from scipy.stats import pearsonr
 
-    return _quiet(lambda *sides: pearsonr(*sides).statistic, truth, predicted)
+    return _correlate(pearsonr, truth, predicted)
 
 
 def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return the rank correlation (GLUE: STS-B); a constant prediction counts as 0."""
     from scipy.stats import spearmanr
 
-    return _quiet(lambda *sides: spearmanr(*sides).statistic, truth, predicted)
+    return _correlate(spearmanr, truth, predicted)
 
 
-def _quiet(function: Callable, truth: np.ndarray, predicted: np.ndarray) -> float:
+def _correlate(function: Callable, truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return a correlation; 0 where it is undefined: a constant model has found nothing."""
     if len(truth) < 2 or np.all(predicted == predicted[0]) or np.all(truth == truth[0]):
         return 0.0
     with warnings.catch_warnings():
         # scipy warns of nearly constant input, as an untrained model's predictions are
         warnings.simplefilter('ignore')
-        return float(function(truth, predicted))
+        correlation = function(truth, predicted)
+    return float(getattr(correlation, 'statistic', correlation))  # scipy's come with a p-value
 
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -172,11 +173,14 @@ def bootstrap(
     """
     random = np.random.default_rng(seed)
     rows = [score(random.integers(0, size, size)) for _ in range(draws)]
+    if not rows:
+        return {}
     outside = (1 - LEVEL) / 2
-    return {
-        name: np.quantile([row[name] for row in rows], [outside, 1 - outside]).tolist()
-        for name in (rows[0] if rows else ())
-    }
+    intervals = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        intervals[name] = np.quantile(values, [outside, 1 - outside]).tolist()
+    return intervals
 
 
 # ---- scores of each class, as text for a terminal of 80 columns
