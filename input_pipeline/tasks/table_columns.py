@@ -96,9 +96,11 @@ def find_columns(
     by_key = {cells.key: cells for cells in columns}
     if not set(named.values()) <= set(by_key):
         return None
-    free = [c for c in columns if c.key not in named.values() and c.given]
-    if 'sentence' not in named and (roles := _of_sentences(named, by_key, free)):
-        return _entries(path, roles)
+    free = [cells for cells in columns if cells.key not in named.values() and cells.given]
+    if 'sentence' not in named:
+        of_sentences = _find_sentences(named, by_key, free)
+        if of_sentences is not None:
+            return _describe(path, of_sentences)
     if named and not asked:
         return None
     # Names that say nothing are passed over where what is in the columns leaves no doubt.
@@ -111,53 +113,69 @@ def find_columns(
     ):
         if role in roles:
             continue
-        likely = {c.name or str(c.key): c for c in free if fits(c)}
-        chosen = [likely[name] for name in _NAMES[role] if name in likely]
-        if is_clear and not chosen and len(likely) == 1:
-            chosen = list(likely.values())
-        if asked and not chosen:
+        chosen = _choose_column(role, [cells for cells in free if fits(cells)], is_clear)
+        if chosen is None and asked:
             shown = ', '.join(map(str, columns))[:200]
             raise UserError(
                 f'{path}: which of its columns {shown} {what}? Say {role}=NAME in {WORDS_OPTION}'
             )
-        if not chosen:
+        if chosen is None:
             return None
-        roles[role] = chosen[0].key
-        free.remove(chosen[0])
-    return _entries(path, roles)
+        roles[role] = chosen.key
+        free.remove(chosen)
+    return _describe(path, roles)
 
 
-def _entries(path: str, roles: dict[str, Any]) -> dict[str, Any]:
+def _choose_column(role: str, likely: Sequence[Cells], is_clear: bool) -> Cells | None:
+    """Return the column whose name says the role; where it is clear also the only likely one."""
+    by_name = {cells.name or str(cells.key): cells for cells in likely}
+    for name in _NAMES[role]:
+        if name in by_name:
+            return by_name[name]
+    if is_clear and len(by_name) == 1:
+        return by_name.popitem()[1]
+    return None
+
+
+def _describe(path: str, roles: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a task file with these columns."""
     # Such a file would be one of columns without names, if nothing else were said.
-    is_tsv = plain_name(path).endswith(('.tsv', '.txt'))
-    return {'columns': roles, **({'format': 'tsv'} if is_tsv else {})}
+    if plain_name(path).endswith(('.tsv', '.txt')):
+        return {'columns': roles, 'format': 'tsv'}
+    return {'columns': roles}
 
 
-def _of_sentences(
+def _find_sentences(
     named: Mapping[str, Any], by_key: Mapping[Any, Cells], free: Sequence[Cells]
 ) -> dict[str, Any] | None:
     """Return the columns of words and of as many tags; None where rows are no sentences."""
-    keys = {c.name: c.key for c in free}
-    likely = {
-        role: keys[name]
-        for role in ('tokens', 'tags')
-        for name in reversed(_NAMES[role])
-        if name in keys
-    }
-    roles = {**likely, **named}
-    if not {'tokens', 'tags'} <= roles.keys():
+    keys = {cells.name: cells.key for cells in free}
+    roles: dict[str, Any] = {}
+    for role in ('tokens', 'tags'):
+        names = [name for name in _NAMES[role] if name in keys]
+        if names:
+            roles[role] = keys[names[0]]
+    roles |= named
+    if 'tokens' not in roles or 'tags' not in roles:
         return None
+
     words, tags = by_key[roles['tokens']], by_key[roles['tags']]
-    lengths = _lengths(tags)
-    are_sentences = words.are_lists or sum(n > 1 for n in lengths) > len(lengths) / 2
-    is_alike = words.are_lists == tags.are_lists and _lengths(words) == lengths
-    return roles if is_alike and are_sentences else None
+    lengths = _count_parts(tags)
+    if words.are_lists != tags.are_lists or _count_parts(words) != lengths:
+        return None
+    several = sum(length > 1 for length in lengths)
+    if not words.are_lists and several <= len(lengths) / 2:
+        return None
+    return roles
 
 
-def _lengths(cells: Cells) -> list[int]:
-    return [
-        len(cell if isinstance(cell, list) else str(cell or '').split()) for cell in cells.values
-    ]
+def _count_parts(cells: Cells) -> list[int]:
+    """Return how many words or tags each cell has."""
+    counts = []
+    for cell in cells.values:
+        parts = cell if isinstance(cell, list) else str(cell or '').split()
+        counts.append(len(parts))
+    return counts
 
 
 def _are_words(cells: Cells) -> bool:
