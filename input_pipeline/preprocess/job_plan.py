@@ -75,7 +75,8 @@ def _refuse_two_languages(flag: str, units: list[AnyUnit]) -> None:
     for file in (file for unit in units for file in unit.files()):
         # A file may come in several units of one language; the first is always at its start.
         path = file.path if '://' in file.path else os.path.abspath(file.path)
-        if (other := languages.setdefault((path, file.start), file.language)) != file.language:
+        other = languages.setdefault((path, file.start), file.language)
+        if other != file.language:
             raise UserError(
                 f'--{flag}: {file.path} is named as {other} and as {file.language}: leave one out;'
                 ' to take its text more often there is --language_repeats'

@@ -109,7 +109,8 @@ def doubts_of_records(
 
     `statistics` as `of_split` gives them; `uncut`: how many documents came in sentences.
     """
-    if (duplicates := statistics['duplicate_line_rate']) > _MANY_DUPLICATES:
+    duplicates = statistics['duplicate_line_rate']
+    if duplicates > _MANY_DUPLICATES:
         yield (
             f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a'
             ' model learns little from them; --dedup=lines leaves one of each, and'

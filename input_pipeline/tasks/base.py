@@ -332,7 +332,8 @@ def number(text: str, line: str) -> float:
 
 def require_labels(task: Task[E], examples: Sequence[E]) -> None:
     """Raise UserError where labels are missing."""
-    if unknown := sum(not task.labelled([example]) for example in examples):
+    unknown = sum(not task.labelled([example]) for example in examples)
+    if unknown:
         count = f'{unknown} of {len(examples)} examples have'
         what = 'this split has' if unknown == len(examples) else count
         raise UserError(f'task {task.name}: {what} no labels, so it cannot be scored')

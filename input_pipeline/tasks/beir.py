@@ -91,7 +91,8 @@ def read_run(path: str) -> dict[str, dict[str, float]]:
     """
     scores: dict[str, dict[str, float]] = {}
     for number, line in enumerate(read_utf8(path).split('\n'), start=1):
-        if not (cells := line.split()):
+        cells = line.split()
+        if not cells:
             continue
         if len(cells) != 6:
             raise UserError(

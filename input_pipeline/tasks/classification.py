@@ -75,7 +75,8 @@ class LabelTask(TableTask[E]):
     def _examples(self, split: str) -> list[E]:
         examples = [self._example(*row) for row in self._rows(split)]
         # Empty texts are sound rows, but thousands of them are a wrong column.
-        if empty := sum(map(self._has_empty_text, examples)):
+        empty = sum(map(self._has_empty_text, examples))
+        if empty:
             message = '%s %s: %d of %d examples have an empty text'
             logging.warning(message, self.name, split, empty, len(examples))
         return examples

@@ -75,9 +75,13 @@ def is_column_file(path: str) -> bool:
         return end in _COLUMN_FILES or end == '.conllu'
     lines = [line for _, line in itertools.islice(_lines(path), _LOOKED_AT)]
     words = [line for line in lines if line.strip() and not line.startswith('-DOCSTART-')]
-    tagged = (len(cells := line.split()) > 1 and _TAG.fullmatch(cells[-1]) for line in words)
+    for line in words:
+        cells = line.split()
+        if len(cells) < 2 or not _TAG.fullmatch(cells[-1]):
+            return False
     # Blank lines at the end part no sentences.
-    return '\n\n' in '\n'.join(map(str.strip, lines)).strip() and bool(words) and all(tagged)
+    has_sentences = '\n\n' in '\n'.join(map(str.strip, lines)).strip()
+    return has_sentences and bool(words)
 
 
 def read(table: Table, comment: str, untagged: bool) -> Iterator[tuple[Sentence, dict[str, Any]]]:
@@ -305,7 +309,8 @@ def with_format(name: str, split: str, table: Table) -> Table:
         if not table.format and not table.tfds and plain_name(table.path).endswith(endings):
             table = dataclasses.replace(table, format=form)
     if table.format not in ('conll', 'conllu'):
-        if missing := [role for role in ('tokens', 'tags') if role not in table.columns]:
+        missing = [role for role in ('tokens', 'tags') if role not in table.columns]
+        if missing:
             raise UserError(
                 f'task {name}: "columns" does not say which column of {split} is {missing}'
             )

@@ -230,7 +230,8 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
         return read_table(path, number if is_scored else self._read)
 
     def _read(self, text: str, line: str) -> int:
-        if not (rank := number(text, line)).is_integer() or rank < 1:
+        rank = number(text, line)
+        if not rank.is_integer() or rank < 1:
             raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
         return int(rank)
 
@@ -280,7 +281,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Emb
 
     score_range = _range(name, description, 'scored pairs' in layouts.values())
     prompts = description.get('prompts', {})
-    if unknown := sorted(set(prompts) - {'query', 'document'}):
+    unknown = sorted(set(prompts) - {'query', 'document'})
+    if unknown:
         raise UserError(f'task {name}: prompts {unknown}: they are called query and document')
     scored = 'dev' if 'dev' in files else 'test'
     metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED

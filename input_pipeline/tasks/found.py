@@ -128,7 +128,8 @@ def find(
         if not has_header:
             entry['header'] = False
         label = str(roles['label'] if 'label' in roles else roles['tags'])
-        if names := hub.class_names(train, label) if hub.is_meant(train) else []:
+        names = hub.class_names(train, label) if hub.is_meant(train) else []
+        if names:
             entry['labels'] = {str(number): name for number, name in enumerate(names)}
 
     # The family has its own checks, and names the labels.
@@ -137,7 +138,9 @@ def find(
         entry['labels'] = list(task.labels)
     if dev:
         task.examples('dev')  # what is wrong with it is said before a run begins
-    elif (count := _count(task, 'dev')) < _FEWEST:
+        return FoundTask(_name(train), entry)
+    count = _count(task, 'dev')
+    if count < _FEWEST:
         raise UserError(
             f'{train}: {count} of its rows would be its dev split: too few; name a file with --dev'
         )
@@ -341,6 +344,7 @@ def _kind(path: str, columns: Sequence[Cells], roles: Mapping[str, Any]) -> dict
 
     cells = {role: at(key) for role, key in roles.items()}
     for family in _LOOKED_AT:
-        if entries := family.looks_like(path, cells):
+        entries = family.looks_like(path, cells)
+        if entries:
             return entries
     raise UserError(f'{path}: no kind of task has such labels: give --kind')

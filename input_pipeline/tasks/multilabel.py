@@ -143,7 +143,8 @@ class MultiLabelTask(TextTask):
 def _spelt(cell: Any, line: str, separator: str, columns: Sequence[str] | None) -> list[str]:
     """Return the labels of a row as its file spells them; `columns`: the labels of 0s and 1s."""
     if columns is not None:
-        if wrong := [value for value in cell if value not in ('0', '1', 'True', 'False')]:
+        wrong = [value for value in cell if value not in ('0', '1', 'True', 'False')]
+        if wrong:
             raise UserError(f'{line}: {wrong[0]!r} in the column of a label: it must be 0 or 1')
         return [label for label, value in zip(columns, cell, strict=True) if value in ('1', 'True')]
     parts = cell if isinstance(cell, list) else cell.split(separator)

@@ -320,7 +320,8 @@ class SpanTask(Task[SpanExample]):
                 f'task {self.name}: none of the {len(predictions.answers)} predictions is of one of'
                 f' the {len(truths)} questions: are they of another split?'
             )
-        if unknown := len(predictions.answers) - len(answered):
+        unknown = len(predictions.answers) - len(answered)
+        if unknown:
             message = '%s: %d predictions are of other questions, and are left out'
             logging.warning(message, self.name, unknown)
         missing = len(truths) - len(answered)
@@ -334,7 +335,8 @@ class SpanTask(Task[SpanExample]):
         if not self.unanswerable:
             return squad_score.version1(truths, predictions.answers, scorer)
         for stem, extra in predictions.extras.items():
-            if lacking := [name for name in answered if name not in extra]:
+            lacking = [name for name in answered if name not in extra]
+            if lacking:
                 raise UserError(
                     f'{stem}.json lacks {len(lacking)} of the {len(answered)} questions that are '
                     f'answered, the first is {lacking[0]!r}: give it all of them, or move it away '

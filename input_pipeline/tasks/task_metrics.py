@@ -230,7 +230,8 @@ def _commonest(labels: Sequence[str], counts: np.ndarray) -> str:
     lines = ['commonest mistakes: times, true -> answer']
     for cell in order.tolist():
         true, answer = divmod(cell, len(labels))
-        if count := wrong[true, answer]:
+        count = wrong[true, answer]
+        if count:
             lines.append(f'{count:8} {_cut(labels[true], 33)} -> {_cut(labels[answer], 33)}')
     return '\n'.join(lines) if lines[1:] else 'no mistakes'
 
