@@ -201,7 +201,7 @@ def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     """Return what to say of a label in a file that the task does not have."""
     # The likeliest mistakes: a data set that numbers its labels, and capitals.
     hint = ': leave its rows out, or give the task that label'
-    alike = [own for own in labels if own.casefold() == label.strip().casefold()]
+    alike = [spelling for spelling in labels if spelling.casefold() == label.strip().casefold()]
     if label.isdecimal() and not any(map(str.isdecimal, labels)):
         hint = '; numbers are given names by "labels": {"0": ..., "1": ...}'
     elif alike and alike[0]:
