@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
     """Run the seeds that are missing and print both means and their difference."""
     del argv
     from benchmarks import sentence_training
-    from bert_jax.input_pipeline.tasks import load_task
+    from bert_jax.input_pipeline.tasks.registry import load_task
 
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = read_sweep(pathlib.Path(_RUNS.value))
@@ -134,7 +134,7 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     import transformers
 
     from benchmarks.sentence_training import dropout_rates
-    from bert_jax.input_pipeline.tasks.batching import subset
+    from bert_jax.input_pipeline.tasks.batching import draw_subset
     from bert_jax.runs.finetuning.finetuner import total_steps
 
     torch.manual_seed(seed)
@@ -163,7 +163,7 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
         return {name: value.to(device) for name, value in arrays.items()}
 
     # The same examples as ours, but an order of PyTorch's: seeds are compared by their mean.
-    examples = subset(task.examples('train'), config.train_examples, seed)
+    examples = draw_subset(task.examples('train'), config.train_examples, seed)
     rows = encode(examples)
     dtype = torch.float32 if is_regression else torch.long
     labels = torch.tensor([e.label for e in examples], dtype=dtype)

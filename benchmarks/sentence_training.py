@@ -30,7 +30,7 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.training_args import SentenceTransformerTrainingArguments
 
-    from bert_jax.input_pipeline.tasks.batching import subset
+    from bert_jax.input_pipeline.tasks.batching import draw_subset
     from bert_jax.runs.finetuning.finetuner import total_steps
 
     model = SentenceTransformer(init_from, device='cpu', config_kwargs=dropout_rates(config))
@@ -38,7 +38,7 @@ def run(task: Any, config: Any, seed: int, init_from: str) -> dict[str, float]:
     loss = {'cosent': losses.CoSENTLoss, 'cosine': losses.CosineSimilarityLoss}[
         config.embedding.loss
     ](model)
-    examples = subset(task.examples('train'), config.train_examples, seed)
+    examples = draw_subset(task.examples('train'), config.train_examples, seed)
     train, dev = _columns(examples), _columns(task.examples(task.selection_split))
     steps, o = total_steps(len(train['score']), config), config.optimizer
     with tempfile.TemporaryDirectory() as folder:

@@ -96,7 +96,7 @@ class CompareFeatures(TrackFlag):
             )
         from bert_jax.configs import overrides
         from bert_jax.configs.presets import finetune
-        from bert_jax.input_pipeline.tasks import load_task
+        from bert_jax.input_pipeline.tasks.registry import load_task
 
         # Settings come from the row's own preset, then --set, then what is set for its kind alone.
         task = load_task(self.task, self.data_dir)

@@ -32,7 +32,7 @@ from bert_jax.runs.functions import Path, Settings, list_settings, make_function
 
 if TYPE_CHECKING:
     from bert_jax.configs.sweep import Point
-    from bert_jax.input_pipeline.tasks.files.found import FoundTask
+    from bert_jax.input_pipeline.tasks.found import FoundTask
     from bert_jax.runs.finetuning.finetune import FinetuneResult
 
 
@@ -135,7 +135,7 @@ class Finetune(FinetuneFlags):
         Raises:
           UserError: options of a table are given for another task, or --data_dir for a table.
         """
-        from bert_jax.input_pipeline.tasks.files import found
+        from bert_jax.input_pipeline.tasks import found
 
         task, dev = str(self.task), str(self.dev)
         if found.is_table(task):
@@ -156,7 +156,7 @@ class Finetune(FinetuneFlags):
             there.
         """
         from bert_jax.configs.presets.finetune import changed, recipe
-        from bert_jax.input_pipeline.tasks import load_task
+        from bert_jax.input_pipeline.tasks.registry import load_task
 
         loaded = load_task(task, str(self.data_dir)) if isinstance(task, str) else task.task
         of_task = recipe(loaded.name, loaded.kind, self.recipe)

@@ -59,7 +59,7 @@ class _OfText(TextOptions):
 
     def check_text(self, output: str) -> None:
         """Raise UserError for inputs, or shares of languages, that cannot be."""
-        from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
+        from bert_jax.input_pipeline.preprocess.language_mixture import check_mixture, split_inputs
         from bert_jax.input_pipeline.text.listing import refuse_inside
 
         _ = self.text

@@ -33,7 +33,7 @@ from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
-from bert_jax.input_pipeline.tasks.metrics.similarity import unit
+from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads, layout

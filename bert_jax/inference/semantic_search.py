@@ -23,7 +23,7 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference.extractor import Extractor, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
-from bert_jax.input_pipeline.tasks.metrics.similarity import unit
+from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
 from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.model.pooling import Pool

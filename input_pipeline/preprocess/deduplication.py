@@ -1,6 +1,6 @@
 """Exact deduplication of documents or lines, between reading and making examples.
 
-Three kinds of tasks, each a function from named inputs to files, as those of stages.py:
+Three kinds of tasks, each a function from named inputs to files, as those of job_stages.py:
 `list_items` lists what a run holds, each document or line by a 128-bit hash of its tokens;
 `find_copies` takes one range of hashes out of all lists and names all items but the first of
 each kind; `drop_copies` writes a run again without those. A task holds one run, or one range,
@@ -21,7 +21,8 @@ import pyarrow as pa
 from etils import epath
 
 from bert_jax.input_pipeline.examples.documents import Documents, offsets
-from bert_jax.input_pipeline.preprocess.runs import (
+from bert_jax.input_pipeline.preprocess.job_stages import SUMS_OF_LANGUAGE, Recipe
+from bert_jax.input_pipeline.preprocess.sorted_runs import (
     KEYS,
     Tokenised,
     documents_of,
@@ -33,7 +34,6 @@ from bert_jax.input_pipeline.preprocess.runs import (
     summed,
     together,
 )
-from bert_jax.input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe
 from bert_jax.input_pipeline.randomness import mix
 
 Kind = Literal['documents', 'lines']

@@ -2,7 +2,8 @@
 
 This file owns what is refused there, the scratch folder inside it, which an interrupted job
 leaves for the same command to go on with, and the moment when the finished files get their
-names. It must not know how records are made.
+names. In the scratch folder lie the results of tasks, so that none is done twice; one is kept after
+the files that its task writes, which all appear whole. It must not know how records are made.
 """
 
 from __future__ import annotations
@@ -12,23 +13,28 @@ import errno
 import hashlib
 import json
 import os
+import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files import typed_json
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object
 from bert_jax.input_pipeline.lock import locked
-from bert_jax.input_pipeline.preprocess import runs
+from bert_jax.input_pipeline.preprocess import sorted_runs
 from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 RUNS = 'runs'  # the folder of the files between the stages, in the scratch folder
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
+_FAILED = '.failed'  # ends the name of the result of a task that failed
+_READERS = 32  # results read at once: a bucket in the cloud takes its time for each
 _REFUSED = 'refused'  # a file that says that a line or a file of the text ended the job
 # What may differ: the same text and vocabulary may lie elsewhere, and whether it is the same is
 # checked separately.
@@ -278,7 +284,7 @@ def _check(folder: epath.Path) -> None:
     """
     # Threads are enough: zlib and reading both let the others run meanwhile.
     with ThreadPoolExecutor() as pool:
-        list(pool.map(runs.check, map(str, Path(folder, RUNS).glob('*'))))
+        list(pool.map(sorted_runs.check, map(str, Path(folder, RUNS).glob('*'))))
 
 
 def _program() -> str:
@@ -344,3 +350,84 @@ def publish(
     # The manifest makes a folder of records of it: last, when all that it names is there.
     tokenizer.save(output / 'tokenizer')
     manifest.save(output)
+
+
+# ---- what the tasks of a stage have done
+
+
+@dataclass(frozen=True)
+class KeptResults:
+    """The results of one stage, in a folder that every worker sees."""
+
+    folder: str
+    names: tuple[str, ...]  # of the stage's tasks, by their numbers
+
+    @classmethod
+    def numbered(cls, folder: str, tasks: int) -> KeptResults:
+        """Return the results of tasks that have no other names than their numbers."""
+        return cls(folder, tuple(f'{number:06}' for number in range(tasks)))
+
+    def load(self, function: Callable) -> dict[int, Any]:
+        """Return the results of `function` that are there, by the numbers of their tasks.
+
+        They are what its annotation says that it returns. Raises UserError for a file that is
+        something else.
+        """
+        # Other files are failures, or of tasks that are no more, or their writer was killed.
+        files = {path.name: path for path in self._files()}
+        paths = {i: files[name] for i, name in enumerate(self.names) if name in files}
+
+        # The type comes from our code, never from the file: what a file says is only values.
+        kind = typing.get_type_hints(function)['return'] if paths else None
+        with ThreadPoolExecutor(_READERS) as pool:
+            return dict(zip(paths, pool.map(lambda path: _read_result(path, kind), paths.values())))
+
+    def _files(self) -> list[epath.Path]:
+        folder = epath.Path(self.folder)
+        return list(folder.iterdir()) if folder.exists() else []
+
+    def run(self, number: int, function: Callable, task: tuple) -> Any:
+        """Return `function(*task)`, and keep it as the result of task `number`."""
+        result = function(*task)
+        self._write(self.names[number], typed_json.dump(result))
+        return result
+
+    def _write(self, name: str, text: str) -> None:
+        folder = epath.Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with sorted_runs.sealed_file(str(folder / name)) as file:
+            file.write(text.encode())
+
+    def remove(self, number: int) -> None:
+        """Remove the result of a task."""
+        (epath.Path(self.folder) / self.names[number]).unlink()
+
+    def fail(self, number: int, error: UserError | OSError) -> None:
+        """Keep the error that ended task `number`, for another process to raise."""
+        # Number and words apart: a full disk has to be an OSError again where it is raised, for
+        # the work stays in place then.
+        code = error.errno if isinstance(error, OSError) else None
+        message = error.strerror if isinstance(error, OSError) else str(error)
+        self._write(f'{self.names[number]}{_FAILED}', json.dumps([code, message]))
+
+    def raise_failure(self) -> None:
+        """Raise the first error that is kept, if any, and forget all of them."""
+        paths = sorted(path for path in self._files() if path.name.endswith(_FAILED))
+        failures = [_read_result(path, tuple[int | None, str]) for path in paths]
+
+        # Forgotten before the first is raised: the next attempt shall fail for its own reasons.
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+        for code, message in failures:
+            raise UserError(message) if code is None else OSError(code, message)
+
+
+def _read_result(path: epath.Path, kind: Any) -> Any:
+    try:
+        return typed_json.load(kind, sorted_runs.unsealed(path.read_bytes()))
+    except ValueError as error:
+        raise UserError(
+            f'{path}: is not what this job wrote there ({error}): run the same command again, which'
+            ' begins anew'
+        ) from error

@@ -120,7 +120,7 @@ class PreprocessOptions(TextOptions):
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        from bert_jax.input_pipeline.preprocess.languages import check_mixture, split_inputs
+        from bert_jax.input_pipeline.preprocess.language_mixture import check_mixture, split_inputs
 
         # Each by itself: its interval, then what an interval cannot say.
         super().__post_init__()

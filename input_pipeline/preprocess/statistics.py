@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.runs import Tokenised
+from bert_jax.input_pipeline.preprocess.sorted_runs import Tokenised
 from bert_jax.input_pipeline.progress import split_in_words
 from bert_jax.input_pipeline.records.shards import Manifest
 
@@ -109,7 +109,8 @@ def doubts_of_records(
 
     `statistics` as `of_split` gives them; `uncut`: how many documents came in sentences.
     """
-    if (duplicates := statistics['duplicate_line_rate']) > _MANY_DUPLICATES:
+    duplicates = statistics['duplicate_line_rate']
+    if duplicates > _MANY_DUPLICATES:
         yield (
             f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a'
             ' model learns little from them; --dedup=lines leaves one of each, and'

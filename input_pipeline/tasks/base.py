@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,7 +19,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.input_pipeline.text.tables import Table
+from bert_jax.input_pipeline.text.tables import Table, unique_id
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
@@ -27,6 +27,7 @@ INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
 Files = Mapping[str, tuple[Table, ...]]
 # By name, rows along the first axis: features of examples, a batch of them, or a head's outputs.
 Arrays = dict[str, np.ndarray]
+_LARGEST = 3.4e38  # of float32, in which numbers are learnt
 
 
 @dataclass(frozen=True)
@@ -283,3 +284,128 @@ def write_text(path: str, text: str) -> None:
     """Write a text file that appears whole or not at all; make its folder."""
     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
     atomic_write(epath.Path(path), text)
+
+
+# ---- predictions as a table `index, prediction`, the form of a GLUE submission
+
+
+def label_table(answers: Mapping[str, Any]) -> str:
+    """Return a header `index, prediction` and rows; labels as words, numbers with six digits."""
+    rows = [
+        f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}'
+        for name, answer in answers.items()
+    ]
+    return '\n'.join(['index\tprediction', *rows]) + '\n'
+
+
+def read_table(path: str, answer: Callable[[str, str], Any]) -> Predictions:
+    """Read a file as `label_table` makes it, whoever wrote it.
+
+    Args:
+      path: the file.
+      answer: gives what a text of it means; its second argument is where errors say that it is.
+
+    Raises:
+      UserError: it has an id twice, or what `answer` refuses.
+    """
+    # Every line is checked here, so that scoring can trust labels and numbers.
+    answers: dict[str, Any] = {}
+    for line, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
+        if row['id'] in answers:
+            raise UserError(f'{line}: id {row["id"]!r} again')
+        answers[row['id']] = answer(row['answer'], line)
+    return Predictions(answers)
+
+
+def number(text: str, line: str) -> float:
+    """Return the finite number that a text spells; `line` is where errors say it is."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise UserError(f'{line}: {text!r} is not a number') from error
+
+    # in these words it is true of nan, too
+    if not abs(value) <= _LARGEST:
+        raise UserError(f'{line}: {text!r} is not finite in 32 bits')
+    return value
+
+
+def require_labels(task: Task[E], examples: Sequence[E]) -> None:
+    """Raise UserError where labels are missing."""
+    unknown = sum(not task.labelled([example]) for example in examples)
+    if unknown:
+        count = f'{unknown} of {len(examples)} examples have'
+        what = 'this split has' if unknown == len(examples) else count
+        raise UserError(f'task {task.name}: {what} no labels, so it cannot be scored')
+
+
+def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> list[Any]:
+    """Return the answer to each example.
+
+    Raises:
+      UserError: labels are missing, or predictions, or there are some of other examples.
+    """
+    require_labels(task, examples)
+
+    # Both ways: all examples answered, and nothing answered that is not an example, for that is a
+    # file of another split.
+    missing = [example.id for example in examples if example.id not in predictions.answers]
+    if missing:
+        raise UserError(
+            f'task {task.name}: no prediction for {len(missing)} of {len(examples)} examples, the'
+            f' first is {missing[0]!r}'
+        )
+
+    # none is missing, so more answers than examples means strangers among them
+    if len(predictions.answers) > len(examples):
+        ids = {example.id for example in examples}
+        others = [name for name in predictions.answers if name not in ids]
+        raise UserError(
+            f'task {task.name}: {len(others)} predictions are of examples that the split does not '
+            f'have, the first is {others[0]!r}: are they of another split?'
+        )
+    return [predictions.answers[example.id] for example in examples]
+
+
+class TableTask(Task[E]):
+    """A task whose examples are rows of tables, and whose predictions are rows of a table.
+
+    Attributes:
+      truth_column: the role with what is predicted.
+      list_columns: roles that may hold several texts.
+    """
+
+    truth_column: ClassVar[str] = 'label'
+    list_columns: ClassVar[frozenset[str]] = frozenset()
+
+    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Yield (id, role -> cell, where errors say it is) of each row."""
+        # A public test split has no labels; elsewhere a missing label column is a mistake.
+        optional = frozenset({self.truth_column} if split.startswith('test') else ())
+        lines: dict[str, str] = {}
+        for table in self.files[split]:
+            for line, row in table.rows(optional, lists=self.list_columns):
+                yield unique_id(row, line, lines), row, line
+
+    def write_predictions(
+        self, folder: str, examples: Sequence[E], predictions: Predictions
+    ) -> None:
+        """Write predictions.tsv in the form of a GLUE submission, labels as words."""
+        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
+        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
+
+    def _written(self, answer: Any) -> Any:
+        """Return an answer as a file of predictions has it."""
+        return answer
+
+    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
+        """Read a file as `write_predictions` makes it, whoever wrote it.
+
+        Raises:
+          UserError: it has unknown labels or an id twice.
+        """
+        return read_table(path, self._read)
+
+    @abc.abstractmethod
+    def _read(self, text: str, line: str) -> Any:
+        """Return the answer that a file of predictions has there."""

@@ -6,10 +6,9 @@ rows are cut to which length. It must not know tasks.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,21 +23,22 @@ _MULTIPLE = 8
 _TRIES = 8
 
 
-def permutation(count: int, *name: int | str) -> np.ndarray:
+def permute(count: int, *name: int | str) -> np.ndarray:
     """Return int64 [count], a permutation that belongs to the name, e.g. (seed, 'epoch', 3)."""
     return Stream(*name).bits(count).argsort(kind='stable')
 
 
-def subset(items: Sequence[Any], count: int, seed: int) -> list[Any]:
+def draw_subset(items: Sequence[Any], count: int, seed: int) -> list[Any]:
     """Return `count` items drawn by seed, each once, in their old order; all of them for 0."""
     if not count or count >= len(items):
         return list(items)
 
     # Sorted, or the subset would also be a shuffle.
-    return [items[i] for i in sorted(permutation(len(items), seed, 'subset')[:count])]
+    drawn = permute(len(items), seed, 'subset')[:count]
+    return [items[i] for i in sorted(drawn)]
 
 
-def training_batches(
+def iterate_batches(
     features: Arrays,
     keys: Sequence[str],
     batch_size: int,
@@ -53,36 +53,43 @@ def training_batches(
     seen once an epoch. Every row has example_weights 1.
 
     distinct: numbers [N, K] of the rows' texts; rows that have one in common share no batch then
-    (`_apart`).
+    (`_iterate_apart`).
     """
     weights = np.ones(batch_size, np.float32)
     if distinct is None:
-        batches = _shuffled(len(features[keys[0]]), batch_size, seed, start_step)
+        batches = _iterate_shuffled(len(features[keys[0]]), batch_size, seed, start_step)
     else:
-        batches = itertools.islice(_apart(distinct, batch_size, seed), start_step, None)
+        batches = itertools.islice(_iterate_apart(distinct, batch_size, seed), start_step, None)
     for chosen in batches:
         yield {name: features[name][chosen] for name in keys} | {'example_weights': weights}
 
 
-def _shuffled(count: int, batch_size: int, seed: int, start_step: int) -> Iterator[np.ndarray]:
+def _iterate_shuffled(
+    count: int, batch_size: int, seed: int, start_step: int
+) -> Iterator[np.ndarray]:
     """Yield which of `count` rows each batch has, from that step on."""
     # Row r of the endless order is place r % count of epoch r // count, so any step can be the
     # first. A batch may have rows of several epochs.
-    order_of = functools.lru_cache(1)(lambda epoch: permutation(count, seed, 'epoch', epoch))
+    shuffled_epoch, shuffled = -1, np.empty(0, np.int64)
     for step in itertools.count(start_step):
         epochs, places = np.divmod(np.arange(step * batch_size, (step + 1) * batch_size), count)
-        turns = range(int(epochs[0]), int(epochs[-1]) + 1)
-        yield np.concatenate([order_of(epoch)[places[epochs == epoch]] for epoch in turns])
+        batch = np.empty(batch_size, np.int64)
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            if epoch != shuffled_epoch:
+                shuffled_epoch, shuffled = epoch, permute(count, seed, 'epoch', epoch)
+            is_here = epochs == epoch
+            batch[is_here] = shuffled[places[is_here]]
+        yield batch
 
 
 def count_left_over(distinct: np.ndarray, batch_size: int, seed: int) -> int:
-    """Return how many rows find no place in the first epoch's batches, which are kept `_apart`."""
+    """Return how many rows find no place in the first epoch's batches of different texts."""
     steps = -(-len(distinct) // batch_size)
-    batches = list(itertools.islice(_apart(distinct, batch_size, seed), steps))
+    batches = list(itertools.islice(_iterate_apart(distinct, batch_size, seed), steps))
     return len(distinct) - len(np.unique(batches))
 
 
-def _apart(distinct: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
+def _iterate_apart(distinct: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndarray]:
     """Yield the rows of endless batches, none of which has a number of `distinct` [N, K] twice.
 
     A row that does not fit in a batch waits for the next. Those that no batch of an epoch has taken
@@ -95,7 +102,7 @@ def _apart(distinct: np.ndarray, batch_size: int, seed: int) -> Iterator[np.ndar
     # Walked through from step 0 on: which rows wait depends on all batches before.
     filling, left_over, fruitless = _Filling(distinct, batch_size), list[int](), 0
     for epoch in itertools.count():
-        shuffled = permutation(len(distinct), seed, 'epoch', epoch)
+        shuffled = permute(len(distinct), seed, 'epoch', epoch)
         others = shuffled[~np.isin(shuffled, left_over)].tolist()
         fruitless += 1
         for batch in filling.fill([*left_over, *others]):
@@ -188,52 +195,64 @@ class _Filling:
         return [row for row in self._order if row in waiting]
 
 
-def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple[int, np.ndarray]]:
+def group_by_length(
+    features: Arrays, buckets: int, fewest: int = 1
+) -> list[tuple[int, np.ndarray]]:
     """Return at most `buckets` static lengths, and the rows (int64) each is the shortest for.
 
     The lengths are multiples of 8 (of more, where rows have over 1,023 tokens), or the longest
-    row's, chosen so that there are as few padded
-    tokens as that many lengths allow; each has `fewest` rows or more, or there is one length only.
+    row's, chosen so that there are as few padded tokens as that many lengths allow; each has
+    `fewest` rows or more, or there is one length only.
     """
-    # 1. The lengths that rows have, rounded up, and how many rows each has.
+    # The lengths that rows have, rounded up to few kinds, for these are compared with each other.
     S = features['input_mask'].shape[-1]
-    multiple = _MULTIPLE * max(1, S // 512)  # few kinds, for they are compared with each other
+    multiple = _MULTIPLE * max(1, S // 512)
     lengths = np.minimum(-(-row_lengths(features) // multiple) * multiple, S)
     kinds, counts = np.unique(lengths, return_counts=True)
-    below = [0, *np.cumsum(counts).tolist()]  # rows shorter than the i-th kind
+    chosen = _choose_lengths(kinds.tolist(), counts.tolist(), buckets, fewest)
 
-    # 2. Which of them to use: dynamic programming over the kinds in order. A length serves its own
-    # kind and all shorter ones behind the length before it, so a plan for the first `end` kinds is
-    # one for the first `start` and one more length, that of kind end - 1. `best`: of the rows of
-    # the first `end` kinds the tokens, the number of lengths and which kinds they are, the best
-    # with one length more in each turn.
-    best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
-    for _ in range(buckets):
+    # Each row goes to the shortest of the chosen lengths that holds it.
+    bucket = np.searchsorted(chosen, lengths)
+    return [(length, np.flatnonzero(bucket == number)) for number, length in enumerate(chosen)]
+
+
+class _Plan(NamedTuple):
+    """Lengths for the shortest rows; of two plans the lesser one is better."""
+
+    tokens: int  # of these rows, padded
+    number: int  # of lengths
+    lengths: tuple[int, ...] = ()
+
+
+def _choose_lengths(
+    kinds: list[int], counts: list[int], buckets: int, fewest: int
+) -> tuple[int, ...]:
+    """Return at most `buckets` of the lengths `kinds`, which ascend, for the fewest padded tokens.
+
+    `counts`: how many rows have each. Dynamic programming over the kinds in order. A length serves
+    its own kind and all shorter ones behind the length before it, so a plan for the first `end`
+    kinds is one for the first `start` and one more length, that of kind end - 1.
+    """
+    shorter = [0, *itertools.accumulate(counts)]  # rows shorter than the i-th kind
+    best = {0: _Plan(0, 0)}  # by the number of kinds that it serves
+    for _ in range(buckets):  # one length more in each turn
         longer = {0: best[0]}
         for end in range(1, len(kinds) + 1):
-            options = [
-                (
-                    tokens + (below[end] - below[start]) * int(kinds[end - 1]),
-                    number + 1,
-                    (*tops, end - 1),
-                )
-                for start, (tokens, number, tops) in best.items()
-                if start < end
-                and (below[end] - below[start] >= fewest or (start, end) == (0, len(kinds)))
-            ]
-            if options:
-                longer[end] = min(options)
+            plans = []
+            for start, plan in best.items():
+                rows = shorter[end] - shorter[start]
+                is_all = (start, end) == (0, len(kinds))
+                if start < end and (rows >= fewest or is_all):
+                    length = kinds[end - 1]
+                    tokens = plan.tokens + rows * length
+                    plans.append(_Plan(tokens, plan.number + 1, (*plan.lengths, length)))
+            if plans:
+                longer[end] = min(plans)
         best = longer
-
-    # 3. Each row goes to the shortest of the chosen lengths that holds it.
-    chosen = best[len(kinds)][2]
-    bucket = np.searchsorted(kinds[list(chosen)], lengths)
-    return [
-        (int(kinds[top]), np.flatnonzero(bucket == number)) for number, top in enumerate(chosen)
-    ]
+    return best[len(kinds)].lengths
 
 
-def bucketed_batches(
+def iterate_bucketed_batches(
     features: Arrays,
     keys: Sequence[str],
     batch_size: int,
@@ -242,9 +261,9 @@ def bucketed_batches(
     start_step: int = 0,
     distinct: np.ndarray | None = None,
 ) -> Iterator[Arrays]:
-    """Yield endless batches of rows of like length, cut to it (`length_groups`).
+    """Yield endless batches of rows of like length, cut to it (`group_by_length`).
 
-    They are as `training_batches` makes them otherwise.
+    They are as `iterate_batches` makes them otherwise.
 
     The rows of a length are shuffled again in each epoch of theirs, and its batches are spread
     evenly, at random places, over those of other lengths: what a step sees is unbiased, and is
@@ -252,31 +271,28 @@ def bucketed_batches(
     """
     # The order is walked through from step 0 on without making a batch: how many a group has given
     # by `start_step` is all that its own stream needs to know.
-    groups = length_groups(features, buckets, batch_size)
-    taken = np.zeros(len(groups), np.int64)
-    streams: dict[int, Iterator[Arrays]] = {}
-    for step, number in enumerate(
-        _group_order([len(rows) for _, rows in groups], batch_size, seed)
-    ):
-        if step >= start_step:
-            # Cut once, when the group is first asked for: a group's rows are all of its stream.
-            if number not in streams:
-                length, rows = groups[number]
-                group = cut(
-                    {name: features[name][rows] for name in keys},
-                    features['input_mask'].shape[-1],
-                    length,
-                )
-                streams[number] = training_batches(
-                    *(group, keys, batch_size, digest64(seed, 'bucket', number)),
-                    int(taken[number]),
-                    None if distinct is None else distinct[rows],
-                )
-            yield next(streams[number])
+    groups = group_by_length(features, buckets, batch_size)
+    order = _order_groups([len(rows) for _, rows in groups], batch_size, seed)
+    taken = [0] * len(groups)
+    for number in itertools.islice(order, start_step):
         taken[number] += 1
 
+    # Cut once, when the group is first asked for: a group's rows are all of its stream.
+    streams: dict[int, Iterator[Arrays]] = {}
+    for number in order:
+        if number not in streams:
+            length, rows = groups[number]
+            group = {name: features[name][rows] for name in keys}
+            group = cut(group, features['input_mask'].shape[-1], length)
+            apart = None if distinct is None else distinct[rows]
+            its_seed = digest64(seed, 'bucket', number)
+            streams[number] = iterate_batches(
+                group, keys, batch_size, its_seed, taken[number], apart
+            )
+        yield next(streams[number])
 
-def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
+
+def _order_groups(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
     """Yield which group gives each batch.
 
     Batch k of a group of n rows comes at a random time in [k, k + 1) * batch_size / n epochs.
@@ -291,4 +307,5 @@ def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[
                 jitter = digest64(seed, 'turn', number, given[number]) / 2.0**64
                 events.append(((given[number] + jitter) * batch_size / count, number))
                 given[number] += 1
-        yield from (number for _, number in sorted(events))
+        for _, number in sorted(events):
+            yield number

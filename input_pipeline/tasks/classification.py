@@ -1,16 +1,18 @@
-"""Tasks that give one text, or a pair of texts, a label or a number.
+"""Tasks that give one text, or a pair of texts, a label or a number: GLUE, and the user's own.
 
-This file owns how such examples become arrays and predictions, and the JSON task file of
-these kinds. It must not know any named task: glue.py describes GLUE with what is here.
+This file owns how such examples become arrays and predictions, the JSON task file of these kinds,
+what classes weigh in the loss, and GLUE as data: the columns of its official files and the order of
+labels.
 """
 
 from __future__ import annotations
 
 import abc
+import collections
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -22,68 +24,28 @@ from bert_jax.input_pipeline.tasks.base import (
     Example,
     Files,
     Predictions,
-    Task,
-    write_text,
+    TableTask,
+    complete,
+    number,
 )
 from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
-from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
-from bert_jax.input_pipeline.tasks.files.predictions import complete, label_table, number
-from bert_jax.input_pipeline.tasks.metrics import report
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
-from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS, Metric
 from bert_jax.input_pipeline.tasks.task_file import (
     LABEL_ENTRIES,
     labels_of,
     tables_of,
     unknown_label,
 )
-from bert_jax.input_pipeline.text.tables import unique_id
+from bert_jax.input_pipeline.tasks.task_metrics import (
+    LABEL_METRICS,
+    NUMBER_METRICS,
+    Metric,
+    confusions,
+    entropy,
+    scores_of_classes,
+)
+from bert_jax.input_pipeline.text.tables import Table
 
 KINDS = ('classification', 'pair', 'regression')
-
-
-class TableTask(Task[E]):
-    """A task whose examples are rows of tables, and whose predictions are rows of a table.
-
-    Attributes:
-      truth_column: the role with what is predicted.
-      list_columns: roles that may hold several texts.
-    """
-
-    truth_column: ClassVar[str] = 'label'
-    list_columns: ClassVar[frozenset[str]] = frozenset()
-
-    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-        """Yield (id, role -> cell, where errors say it is) of each row."""
-        # A public test split has no labels; elsewhere a missing label column is a mistake.
-        optional = frozenset({self.truth_column} if split.startswith('test') else ())
-        lines: dict[str, str] = {}
-        for table in self.files[split]:
-            for line, row in table.rows(optional, lists=self.list_columns):
-                yield unique_id(row, line, lines), row, line
-
-    def write_predictions(
-        self, folder: str, examples: Sequence[E], predictions: Predictions
-    ) -> None:
-        """Write predictions.tsv in the form of a GLUE submission, labels as words."""
-        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
-        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
-
-    def _written(self, answer: Any) -> Any:
-        """Return an answer as a file of predictions has it."""
-        return answer
-
-    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Read a file as `write_predictions` makes it, whoever wrote it.
-
-        Raises:
-          UserError: it has unknown labels or an id twice.
-        """
-        return prediction_files.read(path, self._read)
-
-    @abc.abstractmethod
-    def _read(self, text: str, line: str) -> Any:
-        """Return the answer that a file of predictions has there."""
 
 
 class LabelTask(TableTask[E]):
@@ -113,7 +75,8 @@ class LabelTask(TableTask[E]):
     def _examples(self, split: str) -> list[E]:
         examples = [self._example(*row) for row in self._rows(split)]
         # Empty texts are sound rows, but thousands of them are a wrong column.
-        if empty := sum(map(self._has_empty_text, examples)):
+        empty = sum(map(self._has_empty_text, examples))
+        if empty:
             message = '%s %s: %d of %d examples have an empty text'
             logging.warning(message, self.name, split, empty, len(examples))
         return examples
@@ -240,7 +203,7 @@ class TextTask(LabelTask[TextExample]):
         return self._report(self._truth(examples), predicted)
 
     def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
-        parts = (report.scores_of_classes, report.confusions)
+        parts = (scores_of_classes, confusions)
         return '\n\n'.join(part(self.labels, truth, predicted) for part in parts)
 
     def constant_loss(self, features: Arrays) -> float:
@@ -283,6 +246,41 @@ class RegressionTask(TextTask):
 def text_task(name: str, kind: str, *arguments: Any) -> TextTask:
     """Return the task of that kind; the arguments are those of `TextTask`."""
     return (RegressionTask if kind == 'regression' else TextTask)(name, kind, *arguments)
+
+
+def class_weights(setting: str, labels: Sequence[str], given: Iterable[int]) -> tuple[float, ...]:
+    """Return the weight of each label; () where all weigh the same.
+
+    Args:
+      setting: '', 'balanced', or LABEL=NUMBER,... where labels that are not named weigh 1.
+      labels: the task's.
+      given: the labels of the training examples, by their places, for balanced weights: a label
+        weighs all examples / (labels * examples that have it).
+
+    Raises:
+      UserError: it is anything else.
+    """
+    if not setting:
+        return ()
+    if setting == 'balanced':
+        counts = collections.Counter(given)
+        # A label that no example has is in no loss, whatever it weighs.
+        return tuple(
+            counts.total() / (len(labels) * counts[i]) if counts[i] else 1.0
+            for i in range(len(labels))
+        )
+    weights = dict.fromkeys(labels, 1.0)
+    for part in setting.split(','):
+        label, equals, value = part.rpartition('=')
+        if not equals or label not in weights:
+            raise UserError(
+                f'class_weights={setting}: write balanced, or LABEL=NUMBER with commas between, of'
+                f' the labels {", ".join(labels)[:100]}'
+            )
+        weights[label] = number(value, f'class_weights={setting}')
+        if weights[label] <= 0:
+            raise UserError(f'class_weights={setting}: a weight must be above 0')
+    return tuple(weights.values())
 
 
 def looks_like(path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -343,3 +341,122 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
     metrics = tuple(description.get('metrics', default))
     labels, spelled = ((), {}) if is_regression else labels_of(description, files)
     return text_task(name, kind, labels, metrics, files, spelled)
+
+
+# ---- GLUE: its official files, and the order of labels of run_classifier.py
+
+# The place of a label is its index, in the order of run_classifier.py's processors.
+NLI = ('contradiction', 'entailment', 'neutral')
+ENTAILMENT = ('entailment', 'not_entailment')
+BINARY = ('0', '1')
+
+
+class _Glue(NamedTuple):
+    """A task; columns are places from 0, and a test split has its ids in column 0.
+
+    Attributes:
+      kind: classification, pair or regression.
+      labels: in the order of the outputs.
+      metrics: the first selects.
+      texts: the columns of the text, or of both, where there are labels.
+      label: the column of the label.
+      test: the columns of the texts in a test split.
+      ids: the other splits that have ids, in column 0.
+      splits: those that it has.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    texts: tuple[int, ...]
+    label: int
+    test: tuple[int, ...]
+    ids: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ('train', 'dev', 'test')
+
+    def columns(self, split: str) -> dict[str, int]:
+        """Return role -> place of the columns of a split."""
+        test = split.startswith('test')
+        columns = dict(zip(('text', 'text_b'), self.test if test else self.texts, strict=False))
+        columns |= {} if test else {'label': self.label}
+        return columns | ({'id': 0} if test or split in self.ids else {})
+
+
+_MNLI_IDS = ('dev', 'dev_mismatched')
+_MNLI_SPLITS = ('train', *_MNLI_IDS, 'test', 'test_mismatched')
+_F1, _ACCURACY, _MATTHEWS = ('f1', 'accuracy'), ('accuracy',), ('matthews', 'accuracy')
+_CORRELATIONS = ('spearman', 'pearson')
+_GLUE = {
+    'cola': _Glue('classification', BINARY, _MATTHEWS, (3,), 1, (1,)),
+    'sst2': _Glue('classification', BINARY, _ACCURACY, (0,), 1, (1,)),
+    'mrpc': _Glue('pair', BINARY, _F1, (3, 4), 0, (3, 4)),
+    'stsb': _Glue('regression', (), _CORRELATIONS, (7, 8), 9, (7, 8), ('train', 'dev')),
+    'qqp': _Glue('pair', BINARY, _F1, (3, 4), 5, (1, 2)),
+    'mnli': _Glue('pair', NLI, _ACCURACY, (8, 9), -1, (8, 9), _MNLI_IDS, _MNLI_SPLITS),
+    'qnli': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2), ('dev',)),
+    'rte': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2)),
+    'wnli': _Glue('pair', BINARY, _ACCURACY, (1, 2), 3, (1, 2)),
+    # The diagnostic set has no training data: an MNLI model answers it.
+    'ax': _Glue('pair', NLI, _MATTHEWS, (), 0, (1, 2), splits=('test',)),
+}
+NAMES = tuple(_GLUE)
+# The columns of tensorflow-datasets' `glue`, where they are not sentence1 and sentence2.
+_TFDS_TEXTS = {
+    'cola': ('sentence',),
+    'sst2': ('sentence',),
+    'qqp': ('question1', 'question2'),
+    'mnli': ('premise', 'hypothesis'),
+    'qnli': ('question', 'sentence'),
+    'ax': ('premise', 'hypothesis'),
+}
+# CoLA's labelled files start with an example, not with names.
+_HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
+
+
+def by_name(name: str, data_dir: str) -> TextTask:
+    """Return the GLUE task `name` on the official files in `data_dir`, or tensorflow-datasets.
+
+    For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
+    """
+    task = _GLUE[name]
+    make = _make_tfds_table if data_dir.startswith('tfds:') else _make_official_table
+    folder = data_dir.removeprefix('tfds:')
+    files = {split: (make(name, split, folder),) for split in task.splits}
+    return text_task(name, task.kind, task.labels, task.metrics, files)
+
+
+def _get_whole_name(name: str, split: str) -> str:
+    """Return what a split is called in full: of MNLI `dev` and `test` are the matched ones."""
+    return f'{split}_matched' if name == 'mnli' and split in ('dev', 'test') else split
+
+
+def _make_official_table(name: str, split: str, folder: str) -> Table:
+    """Return a split's official file, by its columns' places: headers differ from task to task."""
+    stem = 'diagnostic' if name == 'ax' else _get_whole_name(name, split)
+    return Table(
+        os.path.join(folder, f'{stem}.tsv'),
+        _GLUE[name].columns(split),
+        header=(name, split) not in _HEADERLESS,
+        # QQP has questions with line breaks in them: a few rows are torn, and everyone leaves them
+        # out
+        skip_bad_rows=name == 'qqp' and split != 'test',
+    )
+
+
+def _make_tfds_table(name: str, split: str, folder: str) -> Table:
+    """Return a split of tensorflow-datasets' glue.
+
+    Its test splits have a column of labels that say nothing, so it is left out.
+    """
+    texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))
+    columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'}
+    if 'test' not in split:
+        columns['label'] = 'label'
+    # Labels called 0 and 1 are given as numbers there, others by their names.
+    return Table(
+        folder,
+        columns,
+        tfds=f'glue/{name}',
+        split=_get_whole_name(name, split).replace('dev', 'validation'),
+        class_names=_GLUE[name].labels != BINARY,
+    )

@@ -16,12 +16,18 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files, Predictions
-from bert_jax.input_pipeline.tasks.classification import TableTask
+from bert_jax.input_pipeline.tasks.base import (
+    Arrays,
+    Example,
+    Files,
+    Predictions,
+    TableTask,
+    complete,
+    number,
+    read_table,
+)
 from bert_jax.input_pipeline.tasks.features import folded, text_rows
-from bert_jax.input_pipeline.tasks.files import predictions as prediction_files
-from bert_jax.input_pipeline.tasks.files.predictions import complete, number
-from bert_jax.input_pipeline.tasks.metrics.similarity import correlations, unit
+from bert_jax.input_pipeline.tasks.similarity import correlations, unit
 from bert_jax.input_pipeline.tasks.task_file import tables_of
 from bert_jax.input_pipeline.text.tables import Table
 
@@ -221,10 +227,11 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it: cosines, or ranks."""
         is_scored = LAYOUTS[examples[0].layout].metrics == _SCORED
-        return prediction_files.read(path, number if is_scored else self._read)
+        return read_table(path, number if is_scored else self._read)
 
     def _read(self, text: str, line: str) -> int:
-        if not (rank := number(text, line)).is_integer() or rank < 1:
+        rank = number(text, line)
+        if not rank.is_integer() or rank < 1:
             raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
         return int(rank)
 
@@ -274,7 +281,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Emb
 
     score_range = _range(name, description, 'scored pairs' in layouts.values())
     prompts = description.get('prompts', {})
-    if unknown := sorted(set(prompts) - {'query', 'document'}):
+    unknown = sorted(set(prompts) - {'query', 'document'})
+    if unknown:
         raise UserError(f'task {name}: prompts {unknown}: they are called query and document')
     scored = 'dev' if 'dev' in files else 'test'
     metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED

@@ -72,7 +72,7 @@ def text_rows(
     features = empty_rows(len(first), max_seq_length, tokenizer.pad_id)
     features |= {name: np.zeros(len(first), np.int32) for name in ('pieces', 'left_out')}
 
-    for row, (a, b, budget) in enumerate(_encoded(first, second, tokenizer, max_seq_length)):
+    for row, (a, b, budget) in enumerate(_encode_rows(first, second, tokenizer, max_seq_length)):
         a_length, b_length = truncated_lengths(len(a), len(b), budget)
         features['pieces'][row] = len(a) + len(b)
         features['left_out'][row] = len(a) + len(b) - a_length - b_length
@@ -81,7 +81,7 @@ def text_rows(
     return features
 
 
-def _encoded(
+def _encode_rows(
     first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield the ids of both texts of a row, and how many fit besides special tokens."""
@@ -116,22 +116,30 @@ def window_rows(
     row at most. Besides example_index [N], whose window it is, and `pieces` and `left_out` [N] as
     of `text_rows`, at the first window of a text.
     """
-    windows: list[tuple[list[Any], tuple[int, int, int]]] = []
-    encoded = _encoded(first, second, tokenizer, max_seq_length)
+    texts: list[tuple[Any, Any]] = []  # of each window
+    example_index: list[int] = []
+    pieces: list[int] = []
+    left_out: list[int] = []
+    encoded = _encode_rows(first, second, tokenizer, max_seq_length)
     for index, (a, b, budget) in enumerate(encoded):
-        longer = len(b) > len(a)
-        text, other = (b, a) if longer else (a, b)
-        kept = other[: max(budget // 2, budget - len(text))]
-        for span in spans_of(len(text), budget - len(kept), doc_stride):
-            counts = (0, 0) if span.start else (len(text) + len(other), len(other) - len(kept))
-            texts = [kept, text[span]] if longer else [text[span], kept]
-            windows.append((texts, (index, *counts)))
+        is_second_longer = len(b) > len(a)
+        longer, other = (b, a) if is_second_longer else (a, b)
+        kept = other[: max(budget // 2, budget - len(longer))]
+        for span in spans_of(len(longer), budget - len(kept), doc_stride):
+            window = longer[span]
+            texts.append((kept, window) if is_second_longer else (window, kept))
+            example_index.append(index)
+            is_first = span.start == 0
+            pieces.append(len(longer) + len(other) if is_first else 0)
+            left_out.append(len(other) - len(kept) if is_first else 0)
 
-    features = empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
-    columns = np.array([numbers for _, numbers in windows], np.int32).reshape(-1, 3).T
-    features |= dict(zip(('example_index', 'pieces', 'left_out'), columns.copy(), strict=True))
-    for row, ((a, b), (index, *_)) in enumerate(windows):
-        write_row(features, row, tokenizer, a, None if second[index] is None else b)
+    features = empty_rows(len(texts), max_seq_length, tokenizer.pad_id)
+    features['example_index'] = np.array(example_index, np.int32)
+    features['pieces'] = np.array(pieces, np.int32)
+    features['left_out'] = np.array(left_out, np.int32)
+    for row, (a, b) in enumerate(texts):
+        is_pair = second[example_index[row]] is not None
+        write_row(features, row, tokenizer, a, b if is_pair else None)
     return features
 
 
@@ -143,7 +151,9 @@ def spans_of(length: int, room: int, stride: int) -> list[slice]:
     """
     # A stride beyond the window would leave out pieces between two windows.
     stride = min(stride, room)
-    starts = range(0, max(length - room, 0) + stride, stride) if length > room else range(1)
+    starts = range(1)
+    if length > room:
+        starts = range(0, length - room + stride, stride)
     return [slice(start, min(start + room, length)) for start in starts]
 
 
@@ -200,11 +210,12 @@ def input_rows(
         raise UserError(f'multiple={multiple!r} must be a whole number from 1, or None')
     pairs = pairs_of(texts)
     rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
+
     # Once only: whoever trains on batches of their own would have a line for each.
-    once = lambda text, *values: logging.log_first_n(
-        logging.WARNING, f'{text} (said once)', 1, *values
-    )
-    say_cut('tokenize', cut_of(rows), f'max_length={max_length} allows', once)
+    def log_once(text: str, *values: Any) -> None:
+        logging.log_first_n(logging.WARNING, f'{text} (said once)', 1, *values)
+
+    say_cut('tokenize', cut_of(rows), f'max_length={max_length} allows', log_once)
     rows = {name: rows[name] for name in INPUT_KEYS}
     return rows if multiple is None else trim(rows, multiple)
 

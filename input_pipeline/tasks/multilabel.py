@@ -17,11 +17,14 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
 from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
 from bert_jax.input_pipeline.tasks.features import pooled
-from bert_jax.input_pipeline.tasks.metrics import report
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import binary_entropy
-from bert_jax.input_pipeline.tasks.metrics.labels import SET_METRICS, Metric
-from bert_jax.input_pipeline.tasks.metrics.thresholds import best_thresholds
 from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, labels_of, tables_of
+from bert_jax.input_pipeline.tasks.task_metrics import (
+    SET_METRICS,
+    Metric,
+    best_thresholds,
+    binary_entropy,
+    scores_of_classes,
+)
 from bert_jax.input_pipeline.text.tables import Table
 
 KINDS = ('multilabel',)
@@ -94,11 +97,11 @@ class MultiLabelTask(TextTask):
             best = best_thresholds(self._truth(examples), shares)
             thresholds = dict(zip(self.labels, best, strict=True))
             chosen = {'thresholds': thresholds}
-        above = shares > [(thresholds or {}).get(label, _EVEN) for label in self.labels]
-        answers = {
-            example.id: tuple(np.array(self.labels)[row].tolist())
-            for example, row in zip(examples, above, strict=True)
-        }
+        thresholds = thresholds or {}
+        above = shares > [thresholds.get(label, _EVEN) for label in self.labels]
+        answers, labels = {}, np.array(self.labels)
+        for example, is_given in zip(examples, above, strict=True):
+            answers[example.id] = tuple(labels[is_given].tolist())
         return Predictions(answers, chosen=chosen)
 
     def constant_loss(self, features: Arrays) -> float:
@@ -119,7 +122,7 @@ class MultiLabelTask(TextTask):
         return tuple(self.labels[i] for i in sorted(order[:best]))
 
     def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
-        return report.scores_of_classes(self.labels, truth, predicted)
+        return scores_of_classes(self.labels, truth, predicted)
 
     def _written(self, answer: Any) -> str:
         return self._joint.join(answer)
@@ -131,14 +134,17 @@ class MultiLabelTask(TextTask):
     @property
     def _joint(self) -> str:
         """Return what parts labels in a file of predictions: nothing that is part of a label."""
-        others = (self.separator, *_SEPARATORS, '\x1f')
-        return next(s for s in others if not any(s in label for label in self.labels))
+        for separator in (self.separator, *_SEPARATORS):
+            if not any(separator in label for label in self.labels):
+                return separator
+        return '\x1f'
 
 
 def _spelt(cell: Any, line: str, separator: str, columns: Sequence[str] | None) -> list[str]:
     """Return the labels of a row as its file spells them; `columns`: the labels of 0s and 1s."""
     if columns is not None:
-        if wrong := [value for value in cell if value not in ('0', '1', 'True', 'False')]:
+        wrong = [value for value in cell if value not in ('0', '1', 'True', 'False')]
+        if wrong:
             raise UserError(f'{line}: {wrong[0]!r} in the column of a label: it must be 0 or 1')
         return [label for label, value in zip(columns, cell, strict=True) if value in ('1', 'True')]
     parts = cell if isinstance(cell, list) else cell.split(separator)

@@ -1,7 +1,7 @@
 """Span tasks: find the answer to a question in its context (SQuAD v1.1, v2.0, and the user's own).
 
 This file owns the windows that a long context is cut into, and how start and end scores become
-answer texts (run_squad.py). Files are read by files/squad.py and scored by metrics/squad.py. It
+answer texts (run_squad.py). Files are read by squad_files.py and scored by squad_score.py. It
 must not know the model: `decode` sees the best start and end positions of each window.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +20,19 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Files, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks import squad_files, squad_score
+from bert_jax.input_pipeline.tasks.base import (
+    Arrays,
+    Files,
+    Predictions,
+    Task,
+    require_labels,
+    write_text,
+)
 from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
-from bert_jax.input_pipeline.tasks.files import squad as squad_files
-from bert_jax.input_pipeline.tasks.files.predictions import require_labels
-from bert_jax.input_pipeline.tasks.files.squad import SpanExample
-from bert_jax.input_pipeline.tasks.metrics import squad
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
+from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.task_file import tables_of
+from bert_jax.input_pipeline.tasks.task_metrics import entropy
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
 KINDS = ('span',)
@@ -88,9 +94,10 @@ class SpanTask(Task[SpanExample]):
                 raise UserError(
                     f'task {self.name}: {name}={value!r}: must be a positive whole number'
                 )
-        if self.scorer not in squad.SCORERS:
+        if self.scorer not in squad_score.SCORERS:
             raise UserError(
-                f'task {self.name}: scorer {self.scorer!r} is none of {", ".join(squad.SCORERS)}'
+                f'task {self.name}: scorer {self.scorer!r} is none of'
+                f' {", ".join(squad_score.SCORERS)}'
             )
 
     @property
@@ -221,11 +228,13 @@ class SpanTask(Task[SpanExample]):
             answer = texts[0][0] if texts else ''
             if self.unanswerable:
                 null = float(null_scores[index])
-                # without any span the null answer is infinitely better; JSON has no infinity, so a
-                # number beyond all logits
-                null_odds[example.id] = null - texts[0][1] if texts else 1e9
-                texts = sorted([*texts, ('', null)], key=lambda text: -text[1])
-                answer = '' if null_odds[example.id] > self.null_threshold else answer
+                # Without any span the null answer is infinitely better; JSON has no infinity, so a
+                # number beyond all logits.
+                odds = null - texts[0][1] if texts else 1e9
+                null_odds[example.id] = odds
+                if odds > self.null_threshold:
+                    answer = ''
+                texts = sorted([*texts, ('', null)], key=operator.itemgetter(1), reverse=True)
 
             # Probabilities over what is listed, as run_squad.py has them; a question without any
             # text has none.
@@ -235,10 +244,10 @@ class SpanTask(Task[SpanExample]):
                 for (text, score), p in zip(texts, softmax(scores), strict=False)
             ]
             answers[example.id] = answer
-        return Predictions(
-            answers,
-            {'nbest': nbest, 'null_odds': null_odds} if self.unanswerable else {'nbest': nbest},
-        )
+        extras: dict[str, dict[str, Any]] = {'nbest': nbest}
+        if self.unanswerable:
+            extras['null_odds'] = null_odds
+        return Predictions(answers, extras)
 
     def _candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
         """Return all spans allowed, by example and then by score.
@@ -311,7 +320,8 @@ class SpanTask(Task[SpanExample]):
                 f'task {self.name}: none of the {len(predictions.answers)} predictions is of one of'
                 f' the {len(truths)} questions: are they of another split?'
             )
-        if unknown := len(predictions.answers) - len(answered):
+        unknown = len(predictions.answers) - len(answered)
+        if unknown:
             message = '%s: %d predictions are of other questions, and are left out'
             logging.warning(message, self.name, unknown)
         missing = len(truths) - len(answered)
@@ -321,11 +331,12 @@ class SpanTask(Task[SpanExample]):
 
         # v1.1 needs texts alone; v2.0 also tunes its threshold, and for that needs all extras or
         # none.
-        scorer = squad.SCORERS[self.scorer]
+        scorer = squad_score.SCORERS[self.scorer]
         if not self.unanswerable:
-            return squad.version1(truths, predictions.answers, scorer)
+            return squad_score.version1(truths, predictions.answers, scorer)
         for stem, extra in predictions.extras.items():
-            if lacking := [name for name in answered if name not in extra]:
+            lacking = [name for name in answered if name not in extra]
+            if lacking:
                 raise UserError(
                     f'{stem}.json lacks {len(lacking)} of the {len(answered)} questions that are '
                     f'answered, the first is {lacking[0]!r}: give it all of them, or move it away '
@@ -340,13 +351,12 @@ class SpanTask(Task[SpanExample]):
 
         # The best text that is not '': what would be answered under another threshold.
         nbest = predictions.extras.get('nbest', {})
-        best = {
-            name: next((item['text'] for item in items if item['text']), '')
-            for name, items in nbest.items()
-        }
-        return squad.version2(
-            truths, predictions.answers, predictions.extras.get('null_odds'), best or None, scorer
-        )
+        best = {}
+        for name, items in nbest.items():
+            texts = [item['text'] for item in items if item['text']]
+            best[name] = texts[0] if texts else ''
+        null_odds = predictions.extras.get('null_odds')
+        return squad_score.version2(truths, predictions.answers, null_odds, best or None, scorer)
 
     def write_predictions(
         self, folder: str, examples: Sequence[SpanExample], predictions: Predictions

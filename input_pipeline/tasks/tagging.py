@@ -3,8 +3,8 @@
 They are CoNLL-2003 and the user's own (paper section 5.3).
 
 This file owns how sentences become rows, with or without the sentences around them, and how the
-tags of first pieces become the words' tags. Files are files/conll.py's, entity scores
-metrics/entities.py's. It must not know the model.
+tags of first pieces become the words' tags. Files and entity scores are conll.py's. It must
+not know the model.
 """
 
 from __future__ import annotations
@@ -16,24 +16,30 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files, Predictions, Task, write_text
+from bert_jax.input_pipeline.tasks import conll
+from bert_jax.input_pipeline.tasks.base import (
+    Arrays,
+    Example,
+    Files,
+    Predictions,
+    Task,
+    complete,
+    write_text,
+)
 from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
-from bert_jax.input_pipeline.tasks.files import conll
-from bert_jax.input_pipeline.tasks.files.predictions import complete
-from bert_jax.input_pipeline.tasks.metrics import entities
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import entropy
 from bert_jax.input_pipeline.tasks.task_file import (
     LABEL_ENTRIES,
     labels_of,
     tables_of,
     unknown_label,
 )
+from bert_jax.input_pipeline.tasks.task_metrics import entropy
 from bert_jax.input_pipeline.text.encodings import located
 from bert_jax.input_pipeline.text.tables import FORMATS, Table, unique_id
 
@@ -81,7 +87,7 @@ class TaggingTask(Task[TaggedExample]):
     def __post_init__(self) -> None:
         # Before any file is opened: metrics, labels, and that they fit together.
         self.check_names(('entity_f1', 'accuracy'))
-        if 'entity_f1' in self.metrics and not entities.is_entities(self.labels):
+        if 'entity_f1' in self.metrics and not conll.is_entities(self.labels):
             raise UserError(
                 f'task {self.name}: entity_f1 needs labels O, B-X and I-X (or of IOBES or BILUO),'
                 f' not {", ".join(self.labels)[:100]}'
@@ -105,14 +111,14 @@ class TaggingTask(Task[TaggedExample]):
     def _examples(self, split: str) -> list[TaggedExample]:
         # Tags become indices; before that, where labels are B-X and I-X, all schemes become BIO, or
         # half of the entities of IOB1 would be lost.
-        bio, repaired, other = entities.is_bio(self.labels), 0, 0
+        bio, repaired, other = conll.is_bio(self.labels), 0, 0
         examples: list[TaggedExample] = []
         for name, sentence, document in self._sentences(split):
             label = None
             if sentence.tags is not None:
                 read = [self.spelled.get(tag, tag) for tag in sentence.tags]
-                tags = entities.as_bio(read) if bio else read
-                other += entities.beyond_bio(read) if bio else 0
+                tags = conll.as_bio(read) if bio else read
+                other += conll.beyond_bio(read) if bio else 0
                 repaired += sum(a[:1] == 'I' and a != b for a, b in zip(read, tags, strict=True))
                 self._require_labels(sentence, tags)
                 label = tuple(map(self.labels.index, tags))
@@ -175,16 +181,16 @@ class TaggingTask(Task[TaggedExample]):
         # 1. All words of all sentences in one call, taken apart again in the same order.
         words = list(itertools.chain.from_iterable(example.words for example in examples))
         pieces = iter(tokenizer.encode_words(words))
-        rows: list[tuple[int, np.ndarray, int, np.ndarray]] = []
+        rows: list[_Row] = []
 
         # 2. Rows, document by document: neighbours in the list that are of one document are its
         # sentences. Without context every sentence is a document of its own.
         document = operator.attrgetter('document' if self.document_context else 'id')
-        first = 0
+        first = 0  # of the document's sentences, by its place in `examples`
         for _, members in itertools.groupby(examples, document):
             lengths = [len(example.words) for example in members]
             theirs = list(itertools.islice(pieces, sum(lengths)))
-            rows += _rows_of(first, lengths, theirs, max_seq_length - 2)
+            rows += _lay_out_document(first, lengths, theirs, max_seq_length - 2)
             first += len(lengths)
 
         # 3. The arrays, padding everywhere until a row is written.
@@ -193,19 +199,19 @@ class TaggingTask(Task[TaggedExample]):
         features['label_ids'] = np.zeros(shape, np.int32)
         features['label_weights'] = np.zeros(shape, np.float32)
         features['word_index'] = np.full(shape, -1, np.int32)
-        features['example_index'] = np.array([row[0] for row in rows], np.int32)
-        for row, (index, ids, begin, starts) in enumerate(rows):
-            write_row(features, row, tokenizer, ids)
+        features['example_index'] = np.array([row.example for row in rows], np.int32)
+        for number, row in enumerate(rows):
+            write_row(features, number, tokenizer, row.ids)
 
             # Only the first piece of a word is trained on and decoded (paper section 5.3): its
             # place in the row is behind [CLS] and the context on the left.
-            first_pieces = np.flatnonzero(starts >= 0)
-            positions, word = first_pieces + 1 + begin, starts[first_pieces]
-            features['word_index'][row, positions] = word
-            features['label_weights'][row, positions] = 1.0
-            label = examples[index].label
+            first_pieces = np.flatnonzero(row.word_index >= 0)
+            positions, word = first_pieces + 1 + row.begin, row.word_index[first_pieces]
+            features['word_index'][number, positions] = word
+            features['label_weights'][number, positions] = 1.0
+            label = examples[row.example].label
             if label is not None:
-                features['label_ids'][row, positions] = np.array(label, np.int32)[word]
+                features['label_ids'][number, positions] = np.array(label, np.int32)[word]
         return features
 
     def decode(
@@ -252,16 +258,16 @@ class TaggingTask(Task[TaggedExample]):
         given = complete(self, examples, predictions)
         # `complete` has refused examples without a label
         truth = [[self.labels[tag] for tag in example.label or ()] for example in examples]
-        if entities.is_bio(self.labels) and entities.is_iob1(given):
+        if conll.is_bio(self.labels) and conll.is_iob1(given):
             message = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
             logging.info(message, self.name)
-            truth = [entities.as_iob1(tags) for tags in truth]
+            truth = [conll.as_iob1(tags) for tags in truth]
 
         # Words of all sentences as one list: a long sentence counts for its length.
         pairs = [pair for a, b in zip(truth, given, strict=True) for pair in zip(a, b, strict=True)]
         scores = {'accuracy': float(np.mean([a == b for a, b in pairs]))}
         if 'entity_f1' in self.metrics:
-            scores = entities.entity_scores(truth, given) | scores
+            scores = conll.entity_scores(truth, given) | scores
         return {name: scores[name] for name in self.metrics} | scores
 
     def write_predictions(
@@ -301,16 +307,32 @@ class TaggingTask(Task[TaggedExample]):
                     f' {len(example.words)}'
                 )
             tags = [self.spelled.get(tag, tag) for tag in sentence.tags or ()]
-            if entities.is_bio(self.labels) and entities.beyond_bio(tags):
-                tags = entities.as_bio(tags)
+            if conll.is_bio(self.labels) and conll.beyond_bio(tags):
+                tags = conll.as_bio(tags)
             self._require_labels(sentence, tags)
             answers[example.id] = tags
         return Predictions(answers)
 
 
-def _rows_of(
+class _Row(NamedTuple):
+    """A sentence, or a part of one, with what is around it.
+
+    Attributes:
+      example: the sentence's place among the examples.
+      ids: the row's pieces.
+      begin: where in them those of the sentence begin.
+      word_index: of each piece of the sentence which word begins there; -1 where none does.
+    """
+
+    example: int
+    ids: np.ndarray
+    begin: int
+    word_index: np.ndarray
+
+
+def _lay_out_document(
     first: int, lengths: Sequence[int], pieces: Sequence[np.ndarray], room: int
-) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
+) -> Iterator[_Row]:
     """Yield the rows of a document.
 
     Args:
@@ -318,10 +340,6 @@ def _rows_of(
       lengths: words of each sentence.
       pieces: ids of each word.
       room: pieces of a row at most.
-
-    Yields:
-      (example, the row's pieces, where in them those of the sentence begin, word_index of the
-      sentence's pieces).
     """
     # The document as one stream of pieces; word w has those from word_begins[w] on.
     sizes = np.array([len(word) for word in pieces], np.int64)
@@ -338,7 +356,8 @@ def _rows_of(
 
         # Usually one row; as many as it takes for a long sentence.
         begin = base
-        while True:
+        is_done = False  # a sentence without any piece has a row, too
+        while not is_done:
             end = min(begin + room, stop)
             if end < stop:  # cut before a word, unless one word fills the row
                 cuts = np.flatnonzero(starts[begin + 1 - base : end + 1 - base] >= 0)
@@ -349,15 +368,10 @@ def _rows_of(
             spare = room - (end - begin)
             left = min(begin, max(spare // 2, spare - (len(stream) - end)))
             right = min(len(stream) - end, spare - left)
-            yield (
-                first + sentence,
-                stream[begin - left : end + right],
-                left,
-                starts[begin - base : end - base],
-            )
+            ids = stream[begin - left : end + right]
+            yield _Row(first + sentence, ids, left, starts[begin - base : end - base])
             begin = end
-            if begin >= stop:
-                break
+            is_done = begin >= stop
         word += length
 
 
@@ -423,11 +437,11 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
         description = {**description, 'labels': conll.PARTS_OF_SPEECH}
     labels, spelled = labels_of(description, files, lambda table: _tags_of(table, comment))
     # Whatever the scheme of the file is: tags are brought to B- and I- as they are read.
-    if not is_listed and entities.is_entities(labels):
+    if not is_listed and conll.is_entities(labels):
         kinds = sorted({label[1:] for label in labels if label != 'O'})
         labels = ('O', *(side + kind for kind in kinds for side in 'BI'))
-    selects = 'entity_f1' if entities.is_entities(labels) else 'accuracy'
-    if 'metrics' not in description and entities.is_otherwise_spelled(labels):
+    selects = 'entity_f1' if conll.is_entities(labels) else 'accuracy'
+    if 'metrics' not in description and conll.is_otherwise_spelled(labels):
         logging.warning(
             'task %s: labels like %s are scored word by word: for entities give them names as in'
             ' "labels": {%s: "B-X", ...}',

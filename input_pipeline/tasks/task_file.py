@@ -201,10 +201,11 @@ def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     """Return what to say of a label in a file that the task does not have."""
     # The likeliest mistakes: a data set that numbers its labels, and capitals.
     hint = ': leave its rows out, or give the task that label'
+    alike = [spelling for spelling in labels if spelling.casefold() == label.strip().casefold()]
     if label.isdecimal() and not any(map(str.isdecimal, labels)):
         hint = '; numbers are given names by "labels": {"0": ..., "1": ...}'
-    elif other := next((x for x in labels if x.casefold() == label.strip().casefold()), None):
-        hint = f': spell it as {other!r}'
+    elif alike and alike[0]:
+        hint = f': spell it as {alike[0]!r}'
     return f'unknown label {label!r}; task {name} has {", ".join(labels)}{hint}'
 
 
@@ -235,7 +236,8 @@ def tables_of(
       UserError: an entry is of another kind of task, or there are no files.
     """
     allowed = ('kind', 'files', *own_entries, *TABLE_ENTRIES)
-    if unknown := sorted(set(description) - set(allowed)):
+    unknown = sorted(set(description) - set(allowed))
+    if unknown:
         raise UserError(
             f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
             f' {", ".join(allowed)}'
@@ -308,7 +310,8 @@ def _check_file(
         )
     of_tfds = ('tfds', 'split', 'data_dir', 'class_names')
     entries = (*(of_tfds if 'tfds' in settings else ('file',)), *TABLE_ENTRIES)
-    if unknown := sorted(set(settings) - set(entries)):
+    unknown = sorted(set(settings) - set(entries))
+    if unknown:
         raise UserError(
             f'{name}: unknown entries {unknown}; a file has {", ".join(entries)}: move'
             ' what holds for the whole task out of "files"'
@@ -317,9 +320,11 @@ def _check_file(
         raise UserError(f'{name}: format {settings["format"]!r} is none of {", ".join(formats)}')
 
     columns = settings.get('columns', {})
-    if unknown := sorted(set(columns) - set(roles)):
+    unknown = sorted(set(columns) - set(roles))
+    if unknown:
         raise UserError(f'{name}: unknown columns {unknown}; columns are {", ".join(roles)}')
-    if missing := [role for role, needed in roles.items() if needed and role not in columns]:
+    missing = [role for role, needed in roles.items() if needed and role not in columns]
+    if missing:
         raise UserError(f'{name}: "columns" does not say which column is {missing}')
     for role, column in columns.items():
         if isinstance(column, list) and role not in lists:

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess.plan import plan_buckets
+from bert_jax.input_pipeline.preprocess.job_plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
-from bert_jax.input_pipeline.text.corpus import TextOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from tests.helpers.jobs import PLAIN, write_text
 from tests.helpers.jobs import run as job
@@ -68,7 +67,7 @@ def digests(folder):
 @pytest.fixture
 def many_buckets(monkeypatch):
     """Buckets so small that documents have to be brought together from all files."""
-    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.job_plan.MIN_BUCKET_TOKENS', 5000)
     assert plan_buckets(30_000, 300) == 4
 
 
@@ -139,7 +138,7 @@ def test_same_bytes_on_a_cluster(tmp_path, text, many_buckets, cluster):
     assert len({os.getpid(), *processes}) == 3
     for found in modules:
         assert (
-            'bert_jax.input_pipeline.preprocess.stages' in found
+            'bert_jax.input_pipeline.preprocess.job_stages' in found
             and not {'tensorflow', 'jax'} & found
         )
 
@@ -156,7 +155,7 @@ def test_a_mistake_found_by_a_worker_is_one_line(tmp_path, text):
                 *arguments,
                 engine=engine,
                 input=str(bad),
-                text=TextOptions(on_bad_utf8='error'),
+                on_bad_utf8='error',
             )
         messages.append(str(caught.value))
     assert messages[0] == messages[1]

@@ -16,7 +16,7 @@ from bert_jax.input_pipeline.records import fields, shards
 from tests.helpers.shards import split_frames
 from tests.helpers.vocabularies import write_vocabulary
 
-STAGES = 'bert_jax.input_pipeline.preprocess.stages'
+STAGES = 'bert_jax.input_pipeline.preprocess.job_stages'
 
 PLAIN = [f'w{chr(97 + i)}{chr(97 + j)}' for i in range(10) for j in range(10)]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.files import typed_json
-from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.job_directory import KeptResults
 
 
 @dataclass

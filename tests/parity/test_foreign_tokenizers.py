@@ -14,7 +14,7 @@ from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.parameters import Model
 from bert_jax.inference import Bert, export
 from bert_jax.inference.predictor import Predictor
-from bert_jax.input_pipeline.tasks.files import conll
+from bert_jax.input_pipeline.tasks import conll
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions

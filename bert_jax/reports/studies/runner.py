@@ -212,19 +212,12 @@ def name_texts(study: Study, corpus: Sequence[str]) -> dict[str, list[str]]:
     return texts
 
 
-def note_inputs(plan: Plan) -> None:
-    """Check what a study reads, and note it in its folder by the names and sizes of files.
-
-    Raises:
-      UserError: something is not there, or the studies in the folder have read something else.
-    """
-    from bert_jax.input_pipeline.preprocess.languages import split_inputs
+def check_names(plan: Plan) -> None:
+    """Raise UserError for an option or a folder of a name that there is not."""
     from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-    from bert_jax.input_pipeline.tasks import load_task
     from bert_jax.input_pipeline.text.lines import TextOptions
     from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
-    texts, folders, tokenizer = plan.inputs
     of_records = [field.name for field in dataclasses.fields(PreprocessOptions)]
     of_vocabulary = [field.name for field in dataclasses.fields(VocabularyOptions)]
     of_vocabulary += [field.name for field in dataclasses.fields(TextOptions)]
@@ -237,8 +230,21 @@ def note_inputs(plan: Plan) -> None:
             check_name('an option of the vocabulary', name, of_vocabulary)
     named = [c.name for c in plan.study.columns]
     named += [c.task for c in plan.study.columns if isinstance(c, Column)]
-    for name in folders:
+    for name in plan.inputs.folders:
         check_name('--data_dir', name, named)
+
+
+def note_inputs(plan: Plan) -> None:
+    """Check what a study reads, and note it in its folder by the names and sizes of files.
+
+    Raises:
+      UserError: something is not there, or the studies in the folder have read something else.
+    """
+    from bert_jax.input_pipeline.preprocess.language_mixture import split_inputs
+    from bert_jax.input_pipeline.tasks.registry import load_task
+
+    texts, _, tokenizer = plan.inputs
+    check_names(plan)
     now: dict[str, Any] = {'--tokenizer': list_files(tokenizer)}
     for row in plan.study.rows:
         flag = f'--corpus={row.text}=' if row.text else '--corpus='

@@ -20,7 +20,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.sweep import Point
-from bert_jax.input_pipeline.tasks import Example
+from bert_jax.input_pipeline.tasks.base import Example
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.runs.crosslingual.languages import Language, training_examples

@@ -20,8 +20,8 @@ from bert_jax.configs.schema import FinetuneConfig, ModelConfig
 from bert_jax.costs.flops import training_flops_per_sequence
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.classification import class_weights
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
-from bert_jax.input_pipeline.tasks.files.class_weights import class_weights
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.encoder_cache import narrowed, text_vectors

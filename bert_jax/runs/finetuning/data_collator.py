@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from bert_jax.input_pipeline.tasks.batching import length_groups
+from bert_jax.input_pipeline.tasks.batching import group_by_length
 from bert_jax.mesh import sharding
 
 # Tokens in an evaluation batch. No gradients are kept, so it may be larger than a training batch;
@@ -122,7 +122,7 @@ def bucket_by_length(
         have, so that doing the others later compiles nothing new.
     """
     _, *inputs, _ = features['input_ids'].shape  # () or, of a choice, (C,)
-    for length, rows in length_groups(features, lengths):
+    for length, rows in group_by_length(features, lengths):
         # The size follows from all rows, before `wanted` thins them out: the program stays the
         # same.
         size = eval_batch_size(mesh, math.prod(inputs) * length, len(rows))

@@ -17,8 +17,9 @@ from absl import logging
 
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
 from bert_jax.configs.sweep import Point
-from bert_jax.input_pipeline.tasks import Task, load_task
-from bert_jax.input_pipeline.tasks.files.found import FoundTask
+from bert_jax.input_pipeline.tasks.base import Task
+from bert_jax.input_pipeline.tasks.found import FoundTask
+from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.runs.finetuning import evaluation, machine, sweep
 from bert_jax.runs.finetuning.approach import Approach

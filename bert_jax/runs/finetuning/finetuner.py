@@ -23,9 +23,8 @@ from absl import logging
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, OptimizerConfig, RuntimeConfig
-from bert_jax.input_pipeline.tasks import Predictions
-from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
+from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
+from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import dropout, layout, partition
 from bert_jax.runs.finetuning import data_collator, evaluation

@@ -18,7 +18,7 @@ from etils import epath
 from bert_jax.configs.files.store import write_note
 from bert_jax.configs.sweep import Point
 from bert_jax.costs import memory
-from bert_jax.input_pipeline.tasks.metrics.constant_baseline import LEARNT
+from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.workdir import notes, plots
 from bert_jax.runs.workdir.workdir import Workdir

@@ -18,16 +18,15 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tasks import Task
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Task
 from bert_jax.input_pipeline.tasks.batching import (
-    bucketed_batches,
     count_left_over,
-    length_groups,
-    subset,
-    training_batches,
+    draw_subset,
+    group_by_length,
+    iterate_batches,
+    iterate_bucketed_batches,
 )
-from bert_jax.input_pipeline.tasks.files.found import FoundTask
+from bert_jax.input_pipeline.tasks.found import FoundTask
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
 from bert_jax.runs.finetuning.evaluation import fitting_features
 from bert_jax.runs.sources.source import Source
@@ -142,7 +141,7 @@ class TaskData:
 
     def choose(self, count: int, seed: int) -> list[int]:
         """Return the numbers of the `count` examples that a run trains on; 0: all."""
-        return subset(range(len(self.train)), count, seed)
+        return draw_subset(range(len(self.train)), count, seed)
 
     def features(self, length: int) -> tuple[Arrays, Arrays]:
         """Return (training, scored) features of at most `length` pieces, made once a length."""
@@ -204,7 +203,7 @@ class TrainingRows:
         size, lengths, seed = self._batching
         groups = [distinct]
         if lengths > 1:
-            groups = [distinct[rows] for _, rows in length_groups(self._arrays, lengths, size)]
+            groups = [distinct[rows] for _, rows in group_by_length(self._arrays, lengths, size)]
         left = sum(count_left_over(group, size, seed) for group in groups)
         if left:
             logging.warning(
@@ -222,8 +221,8 @@ class TrainingRows:
         size, lengths, seed = self._batching
         arguments = self._arrays, keys or self._keys, size, seed
         if lengths == 1:
-            return training_batches(*arguments, start, self._distinct)
-        return bucketed_batches(*arguments, lengths, start, self._distinct)
+            return iterate_batches(*arguments, start, self._distinct)
+        return iterate_bucketed_batches(*arguments, lengths, start, self._distinct)
 
     def read_by(self, step: int) -> str:
         """Say which training examples step number `step` (from 1) has read."""

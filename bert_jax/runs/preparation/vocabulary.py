@@ -14,8 +14,8 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.preprocess import plan
-from bert_jax.input_pipeline.preprocess.languages import mixture, split_inputs, too_often
+from bert_jax.input_pipeline.preprocess import job_plan
+from bert_jax.input_pipeline.preprocess.language_mixture import mixture, split_inputs, too_often
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text import corpus, digest, encodings
 from bert_jax.input_pipeline.text.corpus import Report
@@ -72,7 +72,7 @@ class Text(NamedTuple):
           lines_of: the lines of a document's sentences, as `Trainer.lines`.
         """
         read = Report()
-        units = plan.units_of('input', self.patterns, self.options, read)
+        units = job_plan.units_of('input', self.patterns, self.options, read)
         tables, sizes, begun = {}, {}, 0
         with Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6) as progress:
             # In the order of languages, whose units are neighbours.
@@ -121,7 +121,7 @@ def inputs_of(options: Mapping[str, Any], text: Text | None) -> dict[str, Any]:
         inputs['words'] = _lines_of(options['words'])
     if text is None:
         return inputs
-    units = plan.units_of('input', text.patterns, text.options, Report())
+    units = job_plan.units_of('input', text.patterns, text.options, Report())
     marks = [digest.marks(unit) for unit in units]
     return {
         **inputs,

@@ -20,7 +20,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.randomness import digest64
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.batching import training_batches
+from bert_jax.input_pipeline.tasks.batching import iterate_batches
 from bert_jax.input_pipeline.text.typos import KINDS, is_word, one_typo
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
@@ -103,7 +103,7 @@ def batches(
 ) -> Iterator[Arrays]:
     """Endless batches from step `start` on, every word once an epoch, in an order of its own."""
     numbers = {'word': np.arange(len(words), dtype=np.int32)}
-    rows = training_batches(numbers, ['word'], batch_size, seed, start)
+    rows = iterate_batches(numbers, ['word'], batch_size, seed, start)
     for step, batch in enumerate(rows, start):
         chosen = [words[number] for number in batch['word']]
         yield {

@@ -7,7 +7,7 @@
 
 Owns the way from a file to a report: which texts are embedded, with which prompt, and what is
 compared with what. The vectors are anyone's; the scores are those of
-input_pipeline/tasks/metrics/retrieval.py and similarity.py.
+input_pipeline/tasks/beir.py and similarity.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Similarity
 from bert_jax.inference.semantic_search import nearest
-from bert_jax.input_pipeline.tasks.files import beir, pairs
-from bert_jax.input_pipeline.tasks.metrics import retrieval, similarity
-from bert_jax.input_pipeline.tasks.metrics.intervals import bootstrap
+from bert_jax.input_pipeline.tasks import beir, similarity
+from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
 
 # Makes vectors [N, D] of texts; the second argument names a prompt, 'query' or 'document', or none.
 Embedder = Callable[[Sequence[str], str | None], np.ndarray]
@@ -55,12 +54,12 @@ def evaluate_retrieval(
     Raises:
       UserError: a file is not as expected, or has an id that does not fit.
     """
-    given = beir.read(folder, split)
+    given = beir.read_retrieval_set(folder, split)
     # In the order of ties, so that the lower index is the right one.
-    ids = retrieval.order_of_ties(given.documents, retrieval.is_graded(given.grades))
+    ids = beir.order_of_ties(given.documents, beir.is_graded(given.grades))
     documents = _embedded(embedder, [given.documents[name] for name in ids], 'document', compare)
     queries = _embedded(embedder, list(given.queries.values()), 'query', compare)
-    _, indices_QK = nearest(queries, documents, retrieval.DEPTH)
+    _, indices_QK = nearest(queries, documents, beir.DEPTH)
     rankings = {
         query: [ids[index] for index in indices_K]
         for query, indices_K in zip(given.queries, indices_QK)
@@ -77,8 +76,8 @@ def evaluate_run(
     Raises:
       UserError: as there, or nothing of the ranking is in the folder.
     """
-    given = beir.read(folder, split)
-    graded = retrieval.is_graded(given.grades)
+    given = beir.read_retrieval_set(folder, split)
+    graded = beir.is_graded(given.grades)
     run = beir.read_run(path)
     documents = {name for scores in run.values() for name in scores}
     for what, of_run, here in (
@@ -87,7 +86,7 @@ def evaluate_run(
     ):
         if of_run.isdisjoint(here):
             raise UserError(f'{path}: none of its {what} is in {folder}: name a ranking of these')
-    rankings = {query: retrieval.ranked(scores, graded) for query, scores in run.items()}
+    rankings = {query: beir.ranked(scores, graded) for query, scores in run.items()}
     report = _of_rankings(rankings, given, folder, split, draws, seed)
     return report | {'predictions': path}
 
@@ -97,7 +96,7 @@ def evaluate_similarity(
     path: str,
     columns: Mapping[str, str | int] | None = None,
     header: bool = True,
-    span: tuple[float, float] = pairs.STS,
+    span: tuple[float, float] = similarity.STS,
     compare: Similarity = 'cosine',
     draws: int = DRAWS,
     seed: int = 0,
@@ -108,7 +107,7 @@ def evaluate_similarity(
 
     Args:
       embedder: gives vectors; no prompt is asked for.
-      path: a table of pairs.
+      path: a table of similarity.
       columns: the names of 'text', 'text_b' and 'score', where they are not sentence1, sentence2
         and score.
       header: whether the first line names the columns.
@@ -120,7 +119,7 @@ def evaluate_similarity(
     Raises:
       UserError: the file is not as expected, or a score is outside `span`.
     """
-    given = pairs.read_scored(path, columns, header, span)
+    given = similarity.read_scored(path, columns, header, span)
     return _of_pairs(embedder, path, given, 'spearman', compare, draws, seed)
 
 
@@ -138,7 +137,7 @@ def evaluate_pairs(
     As sentence-transformers' BinaryClassificationEvaluator; arguments as of `evaluate_similarity`,
     with a column 'label' of 0 and 1.
     """
-    given = pairs.read_labelled(path, columns, header)
+    given = similarity.read_labelled(path, columns, header)
     return _of_pairs(embedder, path, given, 'ap', compare, draws, seed)
 
 
@@ -184,7 +183,7 @@ def _of_rankings(
     seed: int,
 ) -> Report:
     """Return the report on rankings."""
-    values = retrieval.scores(rankings, given.grades)
+    values = beir.scores(rankings, given.grades)
     report = {'task': 'retrieval', 'data': folder, 'split': split}
     counts = {'examples': len(given.queries), 'documents': len(given.documents)}
     return report | _means('ndcg@10', values, draws, seed) | counts
@@ -193,7 +192,7 @@ def _of_rankings(
 def _of_pairs(
     embedder: Embedder,
     path: str,
-    given: pairs.Pairs,
+    given: similarity.Pairs,
     metric: str,
     compare: Similarity,
     draws: int,

@@ -11,7 +11,7 @@ import pytest
 from scipy import optimize, special
 from sklearn.utils.class_weight import compute_class_weight
 
-from bert_jax.input_pipeline.tasks.files.class_weights import class_weights
+from bert_jax.input_pipeline.tasks.classification import class_weights
 from bert_jax.train.losses import task_losses
 
 RNG = np.random.default_rng(0)

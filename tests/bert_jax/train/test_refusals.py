@@ -22,7 +22,7 @@ from bert_jax.configs.schema import (
     PretrainConfig,
     RuntimeConfig,
 )
-from bert_jax.input_pipeline.tasks.files.class_weights import class_weights
+from bert_jax.input_pipeline.tasks.classification import class_weights
 from bert_jax.mesh import construction, sharding
 from bert_jax.train.losses.distillation import choose_method
 from bert_jax.train.optimizer import layer_rates

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.jobs import digests, run
 from tests.helpers.refusals import refused
@@ -29,7 +28,7 @@ def put(folder, name, content):
 def test_one_long_line(tmp_path, vocabulary, capsys):
     path = put(tmp_path, 'long', 'waa wab wac ' * 5_000 + '\n\nwad wae .\nwaf .\n')
     limit = {'max_line_bytes': 1_000}
-    manifest = run(tmp_path, vocabulary, input=path, eval_fraction=0, text=TextOptions(**limit))
+    manifest = run(tmp_path, vocabulary, input=path, eval_fraction=0, **limit)
     errors = capsys.readouterr().err
     assert '1 line(s) longer than --max_line_bytes cut at white space' in errors
     assert 'is beyond --seq_len=64 is cut off: are these paragraphs, which need --seg' in errors

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.preprocess import deduplication, stages
-from bert_jax.input_pipeline.preprocess.runs import documents_of, load
+from bert_jax.input_pipeline.preprocess import deduplication, job_stages
+from bert_jax.input_pipeline.preprocess.sorted_runs import documents_of, load
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, run
@@ -18,8 +18,8 @@ from tests.helpers.jobs import digests, run
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Everything in several parts: buckets, runs of a unit, ranges of hashes."""
-    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 2000)
-    monkeypatch.setattr(stages, 'RUN_TOKENS', 4000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.job_plan.MIN_BUCKET_TOKENS', 2000)
+    monkeypatch.setattr(job_stages, 'RUN_TOKENS', 4000)
     monkeypatch.setattr(deduplication, 'RANGE_ITEMS', 100)
 
 
@@ -57,7 +57,7 @@ def text(tmp_path_factory, vocabulary):
 
 def left_by(text, vocabulary, kind, monkeypatch, tmp_path):
     """The documents that are in the buckets, as tuples of tuples of tokens, and the statistics."""
-    kept, make = [], stages.make_records
+    kept, make = [], job_stages.make_records
 
     def look(recipe, split, number, buckets, inputs, path):
         for file in inputs if number == 0 else ():
@@ -67,7 +67,7 @@ def left_by(text, vocabulary, kind, monkeypatch, tmp_path):
             kept.extend(tuple(lines[a:b]) for a, b in itertools.pairwise(run.documents))
         return make(recipe, split, number, buckets, inputs, path)
 
-    monkeypatch.setattr(stages, 'make_records', look)
+    monkeypatch.setattr(job_stages, 'make_records', look)
     output = f'{tmp_path}/{kind}'
     manifest = run(text[0], vocabulary, dedup=kind, eval_fraction=0, output=output)
     assert shards.verify(output).faults == []
@@ -103,7 +103,7 @@ def test_bytes_do_not_depend_on_where_files_are_cut(text, vocabulary, monkeypatc
     manifest = run(text[0], vocabulary, output=f'{tmp_path}/one', **options)
     assert all(of['duplicates_dropped'] for of in manifest.statistics['text'].values())
     with monkeypatch.context() as patch:
-        patch.setattr(stages, 'RUN_TOKENS', 500)
+        patch.setattr(job_stages, 'RUN_TOKENS', 500)
         patch.setattr(deduplication, 'RANGE_ITEMS', 1 << 20)
         patch.setattr(corpus.units, '__defaults__', (corpus.TextOptions(), 2000, None))
         run(text[0], vocabulary, output=f'{tmp_path}/other', **options)

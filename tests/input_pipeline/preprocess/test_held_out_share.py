@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from bert_jax.input_pipeline.preprocess import plan
+from bert_jax.input_pipeline.preprocess import job_plan
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from tests.helpers.jobs import PLAIN, run, write_text
 from tests.helpers.refusals import refused
@@ -15,7 +15,7 @@ from tests.helpers.refusals import refused
 def fraction(size, **options):
     units = [types.SimpleNamespace(bytes=size // 2, language='')] * 2
     job = PreprocessOptions(input='t', tokenizer='v', output='o', **options)
-    return plan.recipe(job, units, []).eval_fraction
+    return job_plan.recipe(job, units, []).eval_fraction
 
 
 def test_a_small_text_holds_out_more_and_a_large_one_as_ever():

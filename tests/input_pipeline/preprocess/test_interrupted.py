@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
+from bert_jax.input_pipeline.preprocess.job_directory import KeptResults
 from bert_jax.input_pipeline.records import shards
 from tests.helpers.jobs import Killed, digests, killed_at, run, write_text
 from tests.helpers.refusals import refused
@@ -21,7 +21,7 @@ ROOM = 'bert_jax.input_pipeline.preprocess'
 @pytest.fixture(scope='module', autouse=True)
 def several_buckets():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f'{ROOM}.plan.MIN_BUCKET_TOKENS', 5000)
+        patch.setattr(f'{ROOM}.job_plan.MIN_BUCKET_TOKENS', 5000)
         yield
 
 

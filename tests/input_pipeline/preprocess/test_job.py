@@ -152,8 +152,8 @@ def test_workers_end_with_a_killed_job(tmp_path):
     """Each worker holds the pipe's other end, so its closing tells that all of them are gone."""
     code = f"""
 import time
-from bert_jax.input_pipeline.preprocess.kept_results import KeptResults
-from bert_jax.input_pipeline.preprocess.local_engine import LocalEngine
+from bert_jax.input_pipeline.preprocess.job_directory import KeptResults
+from bert_jax.input_pipeline.preprocess.engines import LocalEngine
 from bert_jax.input_pipeline.progress import Progress
 first, second = (KeptResults.numbered(f'{tmp_path}/{{i}}', 2) for i in range(2))
 with LocalEngine(2) as engine:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.input_pipeline.preprocess.languages import language_passes, mixture, split_inputs
+from bert_jax.input_pipeline.preprocess.language_mixture import (
+    language_passes,
+    mixture,
+    split_inputs,
+)
 from tests.helpers.refusals import refused
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.preprocess.plan import plan_buckets
+from bert_jax.input_pipeline.preprocess.job_plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.text import corpus
 from tests.helpers.jobs import digests, read, run, write_text
 
 PAD, UNK, CLS, SEP, MASK = range(5)
-PLAN = 'bert_jax.input_pipeline.preprocess.plan'
+PLAN = 'bert_jax.input_pipeline.preprocess.job_plan'
 
 
 def names_in(folder, vocabulary, split='train'):
@@ -204,7 +204,7 @@ def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
 def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary, monkeypatch):
     write_text(tmp_path / 'a.txt', vocabulary[2][:100])
     run(tmp_path, vocabulary, num_shards=2)
-    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.plan.SHARD_BYTES', 10_000)
+    monkeypatch.setattr('bert_jax.input_pipeline.preprocess.job_plan.SHARD_BYTES', 10_000)
     run(tmp_path, vocabulary, num_shards=2, output=f'{tmp_path}/pieces')
     ours, theirs = (
         {name: digest for name, digest in digests(tmp_path / folder).items() if 'train' in name}

@@ -8,12 +8,10 @@ import os
 import pytest
 
 from bert_jax.input_pipeline.preprocess import job
-from bert_jax.input_pipeline.text.corpus import TextOptions
 from tests.helpers.files import write_lines
 from tests.helpers.jobs import digests, run, write_text
 from tests.helpers.refusals import refused
 
-SKIP = TextOptions(on_bad_record='skip')
 BAD = '{"text": "waa wab'
 
 
@@ -80,7 +78,7 @@ def mend(folder):
 
 def test_after_the_option_is_mended(ended, start, units_read):
     """Nulls, which only skipping counts, are read again."""
-    manifest = start(text=SKIP)
+    manifest = start(on_bad_record='skip')
     assert units_read[:3] == ['b.jsonl', 'c.jsonl', 'd.jsonl']
     assert manifest.statistics['bad_records'] == {'input': {'not JSON': 1, 'null': 1}}
     (warning,) = (said for said in manifest.statistics['warnings'] if 'left out' in said)

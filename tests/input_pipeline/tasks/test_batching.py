@@ -9,7 +9,11 @@ import types
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks.batching import bucketed_batches, length_groups, training_batches
+from bert_jax.input_pipeline.tasks.batching import (
+    group_by_length,
+    iterate_batches,
+    iterate_bucketed_batches,
+)
 from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.tasks.squad import SpanTask
@@ -32,7 +36,7 @@ def test_lengths_pad_as_little_as_so_many_can():
         lengths = rng.integers(1, 161, 100)
         rounded = -(-lengths // 8) * 8
         for buckets in (1, 3):
-            groups = length_groups(features_with(lengths), buckets)
+            groups = group_by_length(features_with(lengths), buckets)
             assert sorted(np.concatenate([rows for _, rows in groups])) == list(range(100))
             assert len(groups) <= buckets
             assert all((lengths[rows] <= length).all() for length, rows in groups)
@@ -47,7 +51,7 @@ def test_bucketed_training_sees_every_row_and_resumes_anywhere():
     lengths = [20] * 40 + [60] * 24 + [150] * 16
     features = features_with(lengths)
     take = lambda start, count: list(
-        itertools.islice(bucketed_batches(features, list(features), 8, 3, 3, start), count)
+        itertools.islice(iterate_bucketed_batches(features, list(features), 8, 3, 3, start), count)
     )
     batches = take(0, 100)
     assert {batch['input_ids'].shape for batch in batches} == {(8, 24), (8, 64), (8, 152)}
@@ -61,7 +65,7 @@ def test_bucketed_training_sees_every_row_and_resumes_anywhere():
     assert seen.sum() == 800 and (abs(seen - 10) <= 1).all()
     for later, batch in zip(take(37, 5), batches[37:42], strict=True):
         assert all(np.array_equal(later[name], batch[name]) for name in batch)
-    other = next(bucketed_batches(features, list(features), 8, 4, 3))
+    other = next(iterate_bucketed_batches(features, list(features), 8, 4, 3))
     assert other['labels'].tolist() != batches[0]['labels'].tolist()
 
 
@@ -134,7 +138,7 @@ def test_a_constant_answer_scores_as_its_share(kind, labels, truth, expected):
 
 def test_every_epoch_has_all_rows_in_an_order_of_its_own():
     """Batches that the rows do not fill go on with the next epoch's."""
-    batches = training_batches({'labels': np.arange(50)}, ['labels'], 20, seed=3)
+    batches = iterate_batches({'labels': np.arange(50)}, ['labels'], 20, seed=3)
     rows = np.concatenate([next(batches)['labels'] for _ in range(5)]).reshape(2, 50)
     assert [sorted(epoch) for epoch in rows.tolist()] == [list(range(50))] * 2
     # By chance one row is at the same place in both.

@@ -8,12 +8,12 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.batching import (
-    bucketed_batches,
     count_left_over,
-    training_batches,
+    iterate_batches,
+    iterate_bucketed_batches,
 )
+from bert_jax.input_pipeline.tasks.registry import load_task
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -118,15 +118,15 @@ def test_equal_texts_share_no_batch():
     features = {'row': np.arange(100), 'input_mask': mask[:, None].repeat(2, 1)}
     keys = ['row', 'input_mask']
     for batches in (
-        lambda start: training_batches(features, keys, 8, 3, start, numbers),
-        lambda start: bucketed_batches(features, keys, 8, 3, 2, start, numbers),
+        lambda start: iterate_batches(features, keys, 8, 3, start, numbers),
+        lambda start: iterate_bucketed_batches(features, keys, 8, 3, 2, start, numbers),
     ):
         rows = [batch['row'] for batch in itertools.islice(batches(0), 60)]
         assert all(len(np.unique(numbers[row])) == 16 for row in rows)
         times = np.bincount(np.concatenate(rows), minlength=100)
         assert times.min() > 0 and times.max() <= 9
         assert np.array_equal(next(batches(37))['row'], rows[37])
-    plain = next(training_batches(features, keys, 100, 3))['row']
+    plain = next(iterate_batches(features, keys, 100, 3))['row']
     assert len(np.unique(numbers[plain])) < 200  # there are some
 
     some = np.stack([np.arange(100) % 5, np.arange(100)], 1)
@@ -135,7 +135,7 @@ def test_equal_texts_share_no_batch():
         (some * 0, '1 .*: add examples of oth'),
     ):
         with refused(f'batch_size=8: texts .* no more than about {message}'):
-            list(itertools.islice(training_batches(features, keys, 8, 0, 0, few), 1))
+            list(itertools.islice(iterate_batches(features, keys, 8, 0, 0, few), 1))
 
 
 ROW = {'q': 'a', 'd': 'b', 'no': ['c'], 'a': 'a', 'b': 'b', 's': 2}
@@ -164,7 +164,7 @@ def test_rows_whose_text_is_common_take_turns_over_the_epochs():
     features = {'row': np.arange(5000)}
 
     def times(steps, start=0):
-        batches = training_batches(features, ['row'], 32, 0, start, numbers)
+        batches = iterate_batches(features, ['row'], 32, 0, start, numbers)
         rows = [batch['row'] for batch in itertools.islice(batches, steps)]
         return np.bincount(np.concatenate(rows), minlength=5000)
 
@@ -182,7 +182,7 @@ def test_rows_apart_without_equal_texts_come_as_in_any_shuffle():
         plain, apart = (
             [
                 b['row']
-                for b in itertools.islice(training_batches(features, ['row'], size, 3, 0, d), 1)
+                for b in itertools.islice(iterate_batches(features, ['row'], size, 3, 0, d), 1)
             ]
             for d in (None, np.arange(2 * count).reshape(count, 2))
         )

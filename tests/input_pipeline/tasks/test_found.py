@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bert_jax.input_pipeline.tasks.files.found import find
+from bert_jax.input_pipeline.tasks.found import find
 from tests.helpers.refusals import refused
 
 # Sixty rows of each: texts in any script, labels of any kind.

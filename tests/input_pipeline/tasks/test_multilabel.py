@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn import metrics, preprocessing
 
-from bert_jax.input_pipeline.tasks import load_task
-from bert_jax.input_pipeline.tasks.files.found import find
-from bert_jax.input_pipeline.tasks.metrics.thresholds import best_thresholds
+from bert_jax.input_pipeline.tasks.found import find
+from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.task_metrics import best_thresholds
 from tests.helpers.refusals import refused
 
 SETS = [['a'], [], ['b', 'a'], ['b'], ['c'], ['a', 'b', 'c']] * 5

@@ -8,11 +8,11 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks import load_task, score_file
+from bert_jax.input_pipeline.tasks import squad_score
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.files.squad import answer_in_context
-from bert_jax.input_pipeline.tasks.metrics import squad
+from bert_jax.input_pipeline.tasks.registry import load_task, score_file
 from bert_jax.input_pipeline.tasks.squad import windows_of
+from bert_jax.input_pipeline.tasks.squad_files import answer_in_context
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -179,7 +179,7 @@ def test_best_threshold_is_the_official_search():
         truths = {name: ['x'] if rng.random() < 0.6 else [] for name in names}
         answers = {name: ['x', 'y', ''][rng.integers(3)] for name in names[:25]}
         odds = {name: float(np.round(rng.normal(), 1)) for name in rng.permutation(names)}
-        report = squad.version2(truths, answers, odds)
+        report = squad_score.version2(truths, answers, odds)
         unanswerable = sum(not truth for truth in truths.values())
         # as there, questions without a prediction count among the unanswerable but not in the mean
         gain = {
@@ -209,9 +209,9 @@ def test_a_mark_that_contradicts_the_answers(tmp_path, caplog):
 
 def test_f1_counts_a_word_as_often_as_both_have_it():
     """Two of three words and of two are common; then one of two."""
-    report = squad.version1({'q': ['the tall, tall tree']}, {'q': 'tall tree'})
+    report = squad_score.version1({'q': ['the tall, tall tree']}, {'q': 'tall tree'})
     assert report == pytest.approx({'exact_match': 0.0, 'f1': 100 * 4 / 5})
-    assert squad.version1({'q': ['tall tree']}, {'q': 'tall tall'})['f1'] == pytest.approx(50)
+    assert squad_score.version1({'q': ['tall tree']}, {'q': 'tall tall'})['f1'] == pytest.approx(50)
 
 
 def test_korquad_counts_characters():
@@ -219,13 +219,13 @@ def test_korquad_counts_characters():
 
     Its list of signs parts words.
     """
-    scorer = squad.SCORERS['korquad']
-    assert squad.normalize_korquad("《대한(민국)》 '서울', A.") == '대한 민국 서울 a'
-    report = squad.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'}, scorer)
+    scorer = squad_score.SCORERS['korquad']
+    assert squad_score.normalize_korquad("《대한(민국)》 '서울', A.") == '대한 민국 서울 a'
+    report = squad_score.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'}, scorer)
     assert report == pytest.approx(
         {'exact_match': 0.0, 'f1': 100 * 2 * (4 / 5) * (4 / 6) / (4 / 5 + 4 / 6)}
     )
-    assert squad.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
+    assert squad_score.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
 
 
 def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_path, caplog):

@@ -12,10 +12,10 @@ import re
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.base import Predictions
 from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, truncated_lengths
-from bert_jax.input_pipeline.tasks.metrics.labels import LABEL_METRICS, NUMBER_METRICS
+from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.task_metrics import LABEL_METRICS, NUMBER_METRICS
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.input_pipeline.preprocess.languages import split_inputs
+from bert_jax.input_pipeline.preprocess.language_mixture import split_inputs
 from bert_jax.input_pipeline.text import digest, hub
 from bert_jax.input_pipeline.text.corpus import (
     Report,

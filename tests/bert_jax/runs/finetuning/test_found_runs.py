@@ -11,7 +11,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import recipe
 from bert_jax.inference import Predictor
 from bert_jax.inference.export import export
-from bert_jax.input_pipeline.tasks.files.found import find
+from bert_jax.input_pipeline.tasks.found import find
 from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning.finetune import finetune
 from bert_jax.runs.sources import source

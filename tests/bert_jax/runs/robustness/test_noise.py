@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.input_pipeline.tasks import load_task
 from bert_jax.input_pipeline.tasks.classification import TextExample
-from bert_jax.input_pipeline.tasks.files.squad import SpanExample
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceExample
+from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample
 from bert_jax.input_pipeline.text.typos import Typos
 from bert_jax.runs.robustness.noise import parse, with_typos

@@ -106,13 +106,19 @@ def test_the_command(tmp_path, binary):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['--sts=x', '--pairs=y'], '--pairs does not go with --sts'),
-        (['--retrieval=x', '--predictions=y'], '--init_from does not go with --predictions'),
-        (['--pairs=x', '--split=test'], '--split does not go with --pairs'),
-        (['--retrieval=x', '--columns=a=b'], '--columns needs --sts or --pairs'),
+        (
+            ['--sts=x', '--pairs=y'],
+            '--sts (of EvaluateSimilarity) and --pairs (of EvaluatePairs) do not go together',
+        ),
+        (['--retrieval=x', '--predictions=y'], 'do not go together: leave one out'),
+        (['--pairs=x', '--split=test'], 'and --pairs (of EvaluatePairs) do not go together'),
+        (
+            ['--retrieval=x', '--columns=a=b'],
+            '--columns (of EvaluateSimilarity or EvaluatePairs) do not go together',
+        ),
         (['--sts=x', '--score_range=5,0'], '--score_range=5,0: write LEAST,GREATEST'),
         (['--translations=en=x'], '--translations: name the files of two languages'),
-        ([], '--init_from needs --retrieval or --sts or --pairs or --translations'),
+        ([], '--retrieval, --sts, --pairs or --translations is required'),
         (['--sts=x', '--workdir=.'], 'name either --workdir or --init_from'),
     ],
 )

@@ -152,10 +152,13 @@ def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[Span
     for example in questions:
         if not example.answers:
             kept.append(example)
-        elif answer := answer_in_context(example.context, *example.answers[0]):
-            moved += answer[1] != example.answers[0][1]
+            continue
+        text, start = example.answers[0]
+        answer = answer_in_context(example.context, text, start)
+        if answer is not None:
+            moved += answer[1] != start
             kept.append(dataclasses.replace(example, answers=(answer, *example.answers[1:])))
-        elif _occurs(example.answers[0][0], example.context):
+        elif _occurs(text, example.context):
             elsewhere += 1
         else:
             nowhere += 1
@@ -170,7 +173,8 @@ def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[Span
     reason = f'{elsewhere} have it at another offset, {nowhere} not in the context at all'
     if not kept:
         raise UserError(f'{files}: no question has its answer at its offset: {reason}')
-    if left_out := elsewhere + nowhere:
+    left_out = elsewhere + nowhere
+    if left_out:
         logging.warning(
             '%s train: left out %d of %d questions whose answer is not at its offset: %s',
             *(task, left_out, len(questions), reason),
@@ -344,8 +348,9 @@ def _is_finite(value: Any) -> bool:
 
 def _lists_texts(value: Any) -> bool:
     # Anything else besides the texts (scores, probabilities) is the writer's own.
-    has_text = lambda item: isinstance(item, dict) and isinstance(item.get('text'), str)
-    return isinstance(value, list) and all(map(has_text, value))
+    if not isinstance(value, list):
+        return False
+    return all(isinstance(item, dict) and isinstance(item.get('text'), str) for item in value)
 
 
 # The answers of a question, best first; how much better no answer is than the best answer.

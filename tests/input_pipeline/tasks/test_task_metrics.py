@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from bert_jax.input_pipeline.tasks.metrics.report import _width, confusions, scores_of_classes
+from bert_jax.input_pipeline.tasks.task_metrics import _width, confusions, scores_of_classes
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Owns what tells a header from a row, and labels from texts. What it finds is the description that a
 JSON task file would hold; where two readings are possible it asks, in one line that names the
 option. What labels a kind of task has its family says (`looks_like`), and which columns are words
-and tags word_columns.py.
+and tags table_columns.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import BY_KIND, Task, tagging
-from bert_jax.input_pipeline.tasks.files import conll, word_columns
+from bert_jax.input_pipeline.tasks import tagging
+from bert_jax.input_pipeline.tasks.base import Task
+from bert_jax.input_pipeline.tasks.conll import is_column_file
+from bert_jax.input_pipeline.tasks.registry import BY_KIND
+from bert_jax.input_pipeline.tasks.table_columns import (
+    WORDS_OPTION,
+    Cells,
+    find_columns,
+    is_number,
+)
 from bert_jax.input_pipeline.text import hub
 from bert_jax.input_pipeline.text.encodings import located, plain_name
 from bert_jax.input_pipeline.text.record_files import parse_columns
@@ -74,51 +82,6 @@ class FoundTask:
         return json.dumps(self.description, indent=2, ensure_ascii=False) + '\n'
 
 
-class Cells:
-    """A column of a table, as far as it was looked at.
-
-    Attributes:
-      key: its name, or its place from 0.
-      values: its cells, of which those of records may be lists and numbers; None where empty.
-      name: its name in small letters; '' where it has none.
-      given: the cells that are not empty.
-      texts: those that are one text or number, as texts.
-      different: the different ones of these.
-      are_lists: whether cells are lists.
-      are_numbers: whether all are numbers.
-      are_classes: whether few different, short values come again and again.
-      are_texts: whether most are of several words, or of a script that does not part them.
-    """
-
-    def __init__(self, key: str | int, values: Sequence[Any]):
-        self.key, self.values = key, values
-        self.name = key.strip().lower() if isinstance(key, str) else ''
-        self.given = [value for value in values if value is not None and value != '']
-        self.texts = [str(value) for value in self.given if not isinstance(value, list)]
-        self.different = set(self.texts)
-        self.are_lists = bool(self.given) and not self.texts
-        self.are_numbers = bool(self.texts) and all(map(is_number, self.different))
-
-        count, different = len(self.texts), len(self.different)
-        short = all(len(text) <= 40 for text in self.different)
-        whole = not self.are_numbers or all(float(text).is_integer() for text in self.different)
-        few = 2 <= different <= max(2, count // 3) and different < count
-        self.are_classes = short and whole and few
-
-        wordy = sum(
-            len(text.split()) > 1 or (len(text) >= 5 and not text.isascii()) for text in self.texts
-        )
-        self.are_texts = wordy > count / 2 and not self.are_numbers and not self.are_classes
-
-    def __str__(self) -> str:
-        return repr(self.key) if isinstance(self.key, str) else str(self.key)
-
-
-def is_number(text: str) -> bool:
-    """Tell whether a text spells a number in digits."""
-    return bool(re.fullmatch(r'\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*', text))
-
-
 def is_table(name: str) -> bool:
     """Tell whether that is a table, and no name of a task or task file."""
     end = os.path.splitext(plain_name(name))[1]
@@ -155,7 +118,7 @@ def find(
     drawn = {} if dev else {'dev_share': _DEV_SHARE, 'dev_seed': 0}
 
     # A file that is no table has no columns to be found.
-    if not columns and not kind and conll.is_column_file(train):
+    if not columns and not kind and is_column_file(train):
         entry: dict[str, Any] = {'kind': 'tagging', 'files': files, **drawn}
     else:
         looked, has_header = _columns(Table(train, {}), header)
@@ -165,7 +128,8 @@ def find(
         if not has_header:
             entry['header'] = False
         label = str(roles['label'] if 'label' in roles else roles['tags'])
-        if names := hub.class_names(train, label) if hub.is_meant(train) else []:
+        names = hub.class_names(train, label) if hub.is_meant(train) else []
+        if names:
             entry['labels'] = {str(number): name for number, name in enumerate(names)}
 
     # The family has its own checks, and names the labels.
@@ -174,7 +138,9 @@ def find(
         entry['labels'] = list(task.labels)
     if dev:
         task.examples('dev')  # what is wrong with it is said before a run begins
-    elif (count := _count(task, 'dev')) < _FEWEST:
+        return FoundTask(_name(train), entry)
+    count = _count(task, 'dev')
+    if count < _FEWEST:
         raise UserError(
             f'{train}: {count} of its rows would be its dev split: too few; name a file with --dev'
         )
@@ -196,7 +162,7 @@ def _entries(
     """Return the kind, the columns and what else the task file needs."""
     is_asked = kind == 'tagging'
     if not kind or is_asked:
-        entries = word_columns.find_columns(path, columns, named, is_asked)
+        entries = find_columns(path, columns, named, is_asked)
         if entries:
             return {'kind': 'tagging', **entries}
     roles = _roles(path, columns, named)
@@ -323,7 +289,7 @@ def _option(columns: Sequence[Cells]) -> str:
     """Return the option that names columns; of a table without texts also that for words."""
     if any(cells.are_texts for cells in columns):
         return _OPTION
-    return f'{_OPTION}, or {word_columns.OPTION} where each row is a word'
+    return f'{_OPTION}, or {WORDS_OPTION} where each row is a word'
 
 
 def _texts(path: str, columns: Sequence[Cells]) -> dict[str, str | int]:
@@ -378,6 +344,7 @@ def _kind(path: str, columns: Sequence[Cells], roles: Mapping[str, Any]) -> dict
 
     cells = {role: at(key) for role, key in roles.items()}
     for family in _LOOKED_AT:
-        if entries := family.looks_like(path, cells):
+        entries = family.looks_like(path, cells)
+        if entries:
             return entries
     raise UserError(f'{path}: no kind of task has such labels: give --kind')

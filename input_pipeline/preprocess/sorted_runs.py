@@ -135,8 +135,11 @@ def within(run: pa.Table, low: int, high: int) -> pa.Table:
     # As uint64: numpy compares uint64 with a Python integer as floats, and rounds both. The last
     # range ends at 2**64, which is no uint64.
     keys = run['key'].to_numpy()
-    find = lambda key: int(np.searchsorted(keys, np.uint64(key))) if key < 1 << 64 else keys.size
-    return run.slice(find(low), find(high) - find(low))
+    first = int(np.searchsorted(keys, np.uint64(low)))
+    end = keys.size
+    if high < 1 << 64:
+        end = int(np.searchsorted(keys, np.uint64(high)))
+    return run.slice(first, end - first)
 
 
 def stretches(inputs: Inputs, low: int, high: int) -> Iterator[pa.Table]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks.files import beir
-from bert_jax.input_pipeline.tasks.metrics import retrieval
+from bert_jax.input_pipeline.tasks import beir
 from tests.helpers.refusals import refused
 
 TEN = [f'd{n}' for n in range(10)]
 
 
 def means(rankings, grades) -> dict[str, float]:
-    return {name: float(v.mean()) for name, v in retrieval.scores(rankings, grades).items()}
+    return {name: float(v.mean()) for name, v in beir.scores(rankings, grades).items()}
 
 
 def test_scores_of_yes_and_no():
@@ -63,7 +62,7 @@ def test_map_divides_by_its_depth_without_grades_and_by_all_with_them(grade, rel
 )
 def test_rankings_that_are_refused(ranking, grades, message):
     with refused(message):
-        retrieval.scores({'q': ranking}, {'q': grades})
+        beir.scores({'q': ranking}, {'q': grades})
 
 
 FILES = {
@@ -81,7 +80,7 @@ def write(folder, **changes) -> str:
 
 
 def test_a_folder_of_beir_is_read(tmp_path):
-    given = beir.read(write(tmp_path))
+    given = beir.read_retrieval_set(write(tmp_path))
     assert given.queries == {'q1': 'first'}
     assert given.documents == {'d1': 'T one', 'd2': 'two'}
     assert given.grades == {'q1': {'d1': 2, 'd2': 0}}
@@ -98,7 +97,7 @@ def test_a_folder_of_beir_is_read(tmp_path):
 )
 def test_folders_that_are_refused(tmp_path, name, added, message):
     with refused(message):
-        beir.read(write(tmp_path, **{name: FILES[name] + added}))
+        beir.read_retrieval_set(write(tmp_path, **{name: FILES[name] + added}))
 
 
 def test_a_run_is_ranked_by_its_scores_in_float32(tmp_path):
@@ -106,8 +105,8 @@ def test_a_run_is_ranked_by_its_scores_in_float32(tmp_path):
     (tmp_path / 'run').write_text(run)
     found = beir.read_run(str(tmp_path / 'run'))
     assert list(found) == ['q1']
-    assert retrieval.ranked(found['q1'], graded=False) == ['c', 'a', 'b']
-    assert retrieval.ranked(found['q1'], graded=True) == ['c', 'b', 'a']
+    assert beir.ranked(found['q1'], graded=False) == ['c', 'a', 'b']
+    assert beir.ranked(found['q1'], graded=True) == ['c', 'b', 'a']
 
 
 @pytest.mark.parametrize(

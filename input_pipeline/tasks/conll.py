@@ -1,8 +1,8 @@
-"""Tagged sentences as they lie in files: column files, CoNLL-U, and tables.
+"""Tagged sentences: column files, CoNLL-U and tables; schemes of entity tags; conlleval.
 
 This file owns the CoNLL shared tasks' column files and CoNLL-U (a word a line with its tags on the
 line, a blank line after each sentence, -DOCSTART- or # newdoc before a document), and tables of
-sentences or words. It must not know what tags mean.
+sentences or words; what counts as an entity, and its scores. It must not know models or tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import os
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,12 @@ _COLUMN_FILES = ('.txt', '.tsv', '.conll', '.bio', '.iob', '.iob2')
 _BLANK = frozenset({'', 'nan', 'NaN', 'None', '<NA>'})
 _MANY = 200  # words: a longer sentence is rather several without what parts them
 _FEW = 10  # sentences: of fewer nothing can be said
+# Sides of entity tags: IOBES has ends and singles too, which BILUO calls last and unit, BMES and
+# BMEW middle and whole.
+# What follows is the entity's kind, or nothing where all are of one kind without a name.
+_ENTITY = re.compile('[BIMELSUW](?:-.*)?', re.DOTALL)
+_GOES_ON, _IN_BIO, _OPEN = frozenset('IMEL'), frozenset('BI'), frozenset('BIM')
+_OTHERWISE = re.compile('[BIMELSUW](?:[-_/:].+)?|.+[-_/:][BIMELSUW]', re.I)  # B_PER, PER-B, b-per
 
 
 class Sentence(NamedTuple):
@@ -68,9 +75,13 @@ def is_column_file(path: str) -> bool:
         return end in _COLUMN_FILES or end == '.conllu'
     lines = [line for _, line in itertools.islice(_lines(path), _LOOKED_AT)]
     words = [line for line in lines if line.strip() and not line.startswith('-DOCSTART-')]
-    tagged = (len(cells := line.split()) > 1 and _TAG.fullmatch(cells[-1]) for line in words)
+    for line in words:
+        cells = line.split()
+        if len(cells) < 2 or not _TAG.fullmatch(cells[-1]):
+            return False
     # Blank lines at the end part no sentences.
-    return '\n\n' in '\n'.join(map(str.strip, lines)).strip() and bool(words) and all(tagged)
+    has_sentences = '\n\n' in '\n'.join(map(str.strip, lines)).strip()
+    return has_sentences and bool(words)
 
 
 def read(table: Table, comment: str, untagged: bool) -> Iterator[tuple[Sentence, dict[str, Any]]]:
@@ -298,7 +309,8 @@ def with_format(name: str, split: str, table: Table) -> Table:
         if not table.format and not table.tfds and plain_name(table.path).endswith(endings):
             table = dataclasses.replace(table, format=form)
     if table.format not in ('conll', 'conllu'):
-        if missing := [role for role in ('tokens', 'tags') if role not in table.columns]:
+        missing = [role for role in ('tokens', 'tags') if role not in table.columns]
+        if missing:
             raise UserError(
                 f'task {name}: "columns" does not say which column of {split} is {missing}'
             )
@@ -317,3 +329,115 @@ def with_format(name: str, split: str, table: Table) -> Table:
                 'place from 0; a table with names is "format": "tsv"'
             )
     return table
+
+
+# ---- schemes of entity tags
+
+
+def as_bio(tags: Sequence[str]) -> list[str]:
+    """Return entity tags of any scheme as B-X and I-X, in which every entity begins with B-.
+
+    So IOB1 tags (where B- is only between two entities of a kind), IOBES, BILUO and errors are
+    read as conlleval reads them.
+    """
+    # The tag before decides, O before the first; behind an end or a single a new entity begins.
+    bio = []
+    for before, tag in zip(['O', *tags], tags, strict=False):
+        same = before[:1] in _OPEN and before[1:] == tag[1:]
+        side = 'I' if tag[:1] in _GOES_ON and same else 'B'
+        bio.append(side + tag[1:] if _ENTITY.fullmatch(tag) else tag)
+    return bio
+
+
+def beyond_bio(tags: Sequence[str]) -> int:
+    """Count the tags that are of IOBES and the like, and not of BIO."""
+    return sum(tag[:1] not in _IN_BIO for tag in tags if _ENTITY.fullmatch(tag))
+
+
+def as_iob1(tags: Sequence[str]) -> list[str]:
+    """Return BIO tags as IOB1: B-X only right after another entity of kind X, else I-X."""
+    # Two entities of a kind side by side are the only place where IOB1 says B-.
+    iob1 = []
+    for before, tag in zip(['O', *tags], tags, strict=False):
+        parts = before != 'O' and before[1:] == tag[1:]
+        iob1.append(f'I{tag[1:]}' if tag[:1] == 'B' and not parts else tag)
+    return iob1
+
+
+def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
+    """Tell whether the tags of a file are rather IOB1 than BIO.
+
+    They are where more entities begin with an I- that BIO would not have than with a B- that IOB1
+    would not have.
+
+    So neither a few I- by mistake among BIO tags nor a few B- among IOB1 ones change the scheme.
+    """
+    # Each count is how many tags would have to change for the file to be of that scheme.
+    against_bio = against_iob1 = 0
+    for tags in sentences:
+        against_bio += sum(a != b for a, b in zip(as_bio(tags), tags, strict=True))
+        against_iob1 += sum(a != b for a, b in zip(as_iob1(tags), tags, strict=True))
+    return against_bio > against_iob1
+
+
+def is_bio(labels: Sequence[str]) -> bool:
+    """Tell whether the labels are O and B-X, I-X of some kinds X, each of which has a B-X.
+
+    With I-X alone (IO, or IOB1 where no two entities meet), tags can only stay as they are.
+    """
+    begun = all(f'B{label[1:]}' in labels for label in labels if label != 'O')
+    return is_entities(labels) and not beyond_bio(labels) and begun
+
+
+def is_entities(labels: Sequence[str]) -> bool:
+    """Tell whether the labels are O and, of some kinds X, those of BIO, IOBES, BILUO or BMES.
+
+    B, I and the like alone are those of one kind without a name.
+    """
+    sides = set(labels) - {'O'}
+    bare = {side for side in sides if len(side) == 1}
+    return (
+        'O' in labels
+        and bool(sides)
+        and all(map(_ENTITY.fullmatch, sides))
+        and (not bare or bool(bare & _IN_BIO))  # S, M and L are sizes
+    )
+
+
+def is_otherwise_spelled(labels: Sequence[str]) -> bool:
+    """Tell whether the labels are rather those of entities.
+
+    The side comes last, or with another sign, or in lower case.
+    """
+    sides = [label for label in labels if label not in ('O', 'o')]
+    return (
+        0 < len(sides) < len(labels)
+        and all(map(_OTHERWISE.fullmatch, sides))
+        and any({side[0], side[-1]} & set('BIbi') for side in sides)
+        and not is_entities(labels)
+    )
+
+
+def entity_scores(
+    truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Return entity_f1, entity_precision, entity_recall, and entity_f1_KIND of every kind.
+
+    They are fractions; of all entities together, and by kind. Tags are of any scheme that `as_bio`
+    reads. An entity is right where its first and last word and its kind are. The figures of
+    conlleval (in percent there).
+    """
+    from seqeval.metrics import classification_report
+
+    truth, predicted = ([as_bio(tags) for tags in side] for side in (truth, predicted))
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # an undefined precision, where nothing is predicted, is 0
+        report = classification_report(truth, predicted, output_dict=True, zero_division=0)
+    # micro: over all entities together, as conlleval's overall line; _ has no name.
+    overall = report.pop('micro avg')
+    scores = {f'entity_{name}': overall[name] for name in ('precision', 'recall')}
+    scores = {'entity_f1': overall['f1-score']} | scores
+    for kind, figures in report.items():
+        if kind not in ('macro avg', 'weighted avg', '_'):
+            scores[f'entity_f1_{kind}'] = figures['f1-score']
+    return {name: float(value) for name, value in scores.items()}

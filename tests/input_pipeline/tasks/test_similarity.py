@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bert_jax.input_pipeline.tasks.files import pairs
-from bert_jax.input_pipeline.tasks.metrics import similarity
-from bert_jax.input_pipeline.tasks.metrics.intervals import bootstrap
+from bert_jax.input_pipeline.tasks import similarity
+from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
 from tests.helpers.refusals import refused
 
 
@@ -57,22 +56,22 @@ HEADER = 'sentence1\tsentence2\tscore\tlabel\n'
 
 def test_pairs_are_read_by_their_columns(tmp_path):
     (tmp_path / 'a.tsv').write_text(HEADER + 'a\tb\t5\t1\nc\td\t0.5\t0\n')
-    found = pairs.read_scored(str(tmp_path / 'a.tsv'))
+    found = similarity.read_scored(str(tmp_path / 'a.tsv'))
     assert (found.a, found.b, list(found.numbers)) == (['a', 'c'], ['b', 'd'], [5, 0.5])
-    found = pairs.read_labelled(str(tmp_path / 'a.tsv'), {'text': 1, 'text_b': 'sentence1'})
+    found = similarity.read_labelled(str(tmp_path / 'a.tsv'), {'text': 1, 'text_b': 'sentence1'})
     assert (found.a, found.b, list(found.numbers)) == (['b', 'd'], ['a', 'c'], [1, 0])
     (tmp_path / 'a.csv').write_text('"x, y",z,1\nu,v,0\n')
     places = {'text': 0, 'text_b': 1, 'score': 2}
-    assert pairs.read_scored(str(tmp_path / 'a.csv'), places, header=False).a == ['x, y', 'u']
+    assert similarity.read_scored(str(tmp_path / 'a.csv'), places, header=False).a == ['x, y', 'u']
 
 
 @pytest.mark.parametrize(
     'reader, row, message',
     [
-        (pairs.read_scored, 'a\tb\t5.1\t1\n', r'a.tsv:3: score 5.1 is outside 0 to 5'),
-        (pairs.read_scored, '', r'a.tsv: 1 pairs in it: two or more are needed'),
-        (pairs.read_labelled, 'a\tb\t5\t2\n', r'a.tsv:3: label 2 must be 0 or 1'),
-        (pairs.read_labelled, 'a\tb\t5\t1\n', r'a.tsv: all labels are 1'),
+        (similarity.read_scored, 'a\tb\t5.1\t1\n', r'a.tsv:3: score 5.1 is outside 0 to 5'),
+        (similarity.read_scored, '', r'a.tsv: 1 pairs in it: two or more are needed'),
+        (similarity.read_labelled, 'a\tb\t5\t2\n', r'a.tsv:3: label 2 must be 0 or 1'),
+        (similarity.read_labelled, 'a\tb\t5\t1\n', r'a.tsv: all labels are 1'),
     ],
 )
 def test_pairs_that_are_refused(tmp_path, reader, row, message):

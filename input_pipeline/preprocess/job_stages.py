@@ -8,7 +8,7 @@ disk, because pairing needs documents from everywhere in it, and a shard records
 twice everything has to be there before anything goes on. What a stage writes depends
 only on its arguments, never on which process runs it or when, so the shards are the same
 bytes for any number of workers and any engine. It must not know how many workers there are,
-progress, or where the result goes (runs.py owns the files in between); it imports neither
+progress, or where the result goes (sorted_runs.py owns the files in between); it imports neither
 tensorflow nor jax.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,10 +29,10 @@ from bert_jax.input_pipeline.examples.documents import Documents, Examples, offs
 from bert_jax.input_pipeline.examples.full_sentences import rows_across
 from bert_jax.input_pipeline.examples.packing import join, pack
 from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask, prediction_counts
-from bert_jax.input_pipeline.preprocess import runs
-from bert_jax.input_pipeline.preprocess.languages import whole_passes
+from bert_jax.input_pipeline.preprocess import sorted_runs
+from bert_jax.input_pipeline.preprocess.language_mixture import whole_passes
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.runs import Tokenised, key_range
+from bert_jax.input_pipeline.preprocess.sorted_runs import Tokenised, key_range
 from bert_jax.input_pipeline.randomness import Stream, digest64, hashed, mix
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.records.fields import RecordSpec
@@ -88,7 +88,7 @@ class Recipe:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(directory: str) -> Tokenizer:
+def _load_tokenizer(directory: str) -> Tokenizer:
     # One a process: a task carries the folder's name, not a vocabulary. Closed, as its ids go into
     # files.
     return Tokenizer.load(directory).close()
@@ -123,7 +123,7 @@ def tokenise(
     held out elsewhere, which are dropped here.
     """
     # What is held out elsewhere, as a set: each document of the input is looked up in it.
-    held_out = frozenset(runs.load(excluded)['key'].to_pylist()) if excluded else frozenset()
+    held_out = frozenset(sorted_runs.load(excluded)['key'].to_pylist()) if excluded else frozenset()
     number = recipe.languages.index(language)
     sides = {name: _Side(recipe, number, f'{path}-{name}') for name in ('train', 'eval')}
 
@@ -138,10 +138,10 @@ def tokenise(
 
         # Only those held out are remembered by their fingerprints: they are few.
         sides[side].add(document, identity if side == 'eval' else None)
-    return {name: side.finished() for name, side in sides.items()}
+    return {name: side.finish() for name, side in sides.items()}
 
 
-def _line_hash(sentence: str) -> bytes:
+def _hash_line(sentence: str) -> bytes:
     """Return 16 bytes, a hash of a sentence."""
     return hashed(sentence.encode('utf-8', 'surrogatepass'), 16).to_bytes(16, 'little')
 
@@ -151,7 +151,7 @@ class _Side:
 
     def __init__(self, recipe: Recipe, language: int, path: str):
         self._recipe, self._language, self._path = recipe, language, path
-        self._tokenizer = _tokenizer(recipe.options.tokenizer)
+        self._tokenizer = _load_tokenizer(recipe.options.tokenizer)
         self._token_type = np.uint16 if self._tokenizer.known <= 1 << 16 else np.int32
         # key, lengths of sentences, tokens, hashes of what sentences say
         self._documents: list[tuple[int, np.ndarray, np.ndarray, bytes]] = []
@@ -183,7 +183,7 @@ class _Side:
         lines = b''
         if self._tokenizer.holds_space:
             # A line is the same whatever white space is before it, which its tokens hold too.
-            lines = b''.join(_line_hash(sentences[i]) for i in kept.tolist())
+            lines = b''.join(_hash_line(sentences[i]) for i in kept.tolist())
         self._documents.append((key, sizes[kept], np.concatenate(tokens), lines))
         self._tokens += self._documents[-1][2].size
 
@@ -196,7 +196,7 @@ class _Side:
         if self._recipe.languages[self._language]:
             self.sums.update(words=sum(len(text.split()) for text in document.sentences))
 
-    def finished(self) -> Tokenised:
+    def finish(self) -> Tokenised:
         """Write what is left, and return what all of it was."""
         self._write()
         self._parts.append(
@@ -224,8 +224,8 @@ class _Side:
 
         # On disk before anything is counted: a task that is killed here is done again, as a whole.
         path = f'{self._path}-{len(self._parts)}'
-        runs.save_documents(path, run)
-        sums, lines = runs.summed(run, self._tokenizer.unk_id, self._recipe.line_sample)
+        sorted_runs.save_documents(path, run)
+        sums, lines = sorted_runs.summed(run, self._tokenizer.unk_id, self._recipe.line_sample)
         self._parts.append(Tokenised([path], sums, lines=lines))
 
 
@@ -248,13 +248,13 @@ def make_records(
     split: str,
     number: int,
     buckets: int,
-    inputs: runs.Inputs,
+    inputs: sorted_runs.Inputs,
     path: str,
 ) -> Bucket:
     """Write the records of one bucket as a run; `inputs`: the documents of all units."""
     # The documents of the bucket from all units, in an order of their own.
-    tokenizer, spec = _tokenizer(recipe.options.tokenizer), recipe.spec_of(split)
-    documents = runs.sorted_documents(inputs, *key_range(number, buckets))
+    tokenizer, spec = _load_tokenizer(recipe.options.tokenizer), recipe.spec_of(split)
+    documents = sorted_runs.sorted_documents(inputs, *key_range(number, buckets))
     if documents is None:
         return Bucket({})
     passes = recipe.passes_of(split, documents)
@@ -262,41 +262,23 @@ def make_records(
         return Bucket({})
 
     name = (recipe.options.seed, split, buckets, number)
-    tokens, examples, languages = _examples(
+    tokens, examples, languages = _make_examples(
         recipe, spec.seq_len, documents, passes, tokenizer, Stream(*name, 'pairs')
     )
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
-    rule = recipe.options.rule_of(split)
-    make = functools.partial(_columns, rule, spec, tokenizer, tokens, Stream(*name, 'masks'))
+    rule, masks = recipe.options.rule_of(split), Stream(*name, 'masks')
+    maker = _RecordMaker(rule, spec, tokenizer, tokens, masks)
     if spec.packed:
-        special = special_tokens(recipe.options.objective)
-        keys, parts = _packed(examples, special, rule, spec, make)
+        batches = maker.iterate_packs(examples, special_tokens(recipe.options.objective))
     else:
-        keys, batches = examples.keys, range(0, examples.keys.size, ROWS)
-        parts = (make(examples.take(slice(first, first + ROWS))) for first in batches)
-    # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
-    counts: dict[str, Any] = {}
-    sizes: list[int] = []
-
-    def encoded() -> Iterator[dict[str, Any]]:
-        first = 0
-        for columns in parts:
-            payload, bounds = fields.encode(spec, columns)
-            fields.add_counts(counts, fields.count(spec, columns))
-            sizes.append(len(payload))
-            buffers = [None, pa.py_buffer(bounds), pa.py_buffer(payload)]
-            count = bounds.size - 1
-            records = pa.Array.from_buffers(pa.large_binary(), count, buffers)
-            yield {'key': keys[first : first + count], 'record': records}
-            first += count
-
-    runs.save(path, runs.RECORDS, encoded())
-    return Bucket(counts, keys.size, sum(sizes), languages)
+        batches = maker.iterate_rows(examples)
+    sorted_runs.save(path, sorted_runs.RECORDS, batches)
+    return Bucket(maker.counts, maker.records, maker.bytes, languages)
 
 
-def _examples(
+def _make_examples(
     recipe: Recipe,
     seq_len: int,
     documents: Documents,
@@ -335,83 +317,114 @@ def _examples(
     return tokens, examples, languages
 
 
-def _columns(
-    rule: MaskingRule,
-    spec: RecordSpec,
-    tokenizer: Tokenizer,
-    tokens: np.ndarray,
-    stream: Stream,
-    examples: Examples,
-) -> dict[str, np.ndarray]:
-    """Return the columns of records, an example a row; `stream` is that of masks."""
-    # Laid out before masking: which places may be masked depends on where they are.
-    special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-    rows = lay_out(tokens, examples, spec.seq_len, *special)
-    names = ('input_ids', 'input_mask', 'segment_ids')
-    columns = {name: getattr(rows, name) for name in names}
-    columns['next_sentence_labels'] = examples.labels
+@dataclass
+class _RecordMaker:
+    """Makes records of the examples of a bucket, some at a time, and counts them.
 
-    # Masks are drawn in each training step then, which needs to know where words begin.
-    if spec.masking == 'dynamic':
-        word_starts = rows.word_starts(tokenizer.starts_word)
-        return columns | {'word_starts': word_starts.astype(np.int32)}
-
-    # The stream goes on from batch to batch, so batches have to come in their order.
-    masked = mask(
-        rows.input_ids,
-        rows.candidates & tokenizer.listed(rows.input_ids),
-        rows.lengths,
-        rows.word_starts(tokenizer.starts_word) if rule.by_words else None,
-        rule,
-        tokenizer.mask_id,
-        tokenizer.vocab_size,
-        stream,
-    )
-    return columns | {
-        'input_ids': masked.input_ids,
-        'masked_lm_positions': masked.positions,
-        'masked_lm_ids': masked.ids,
-        'masked_lm_weights': masked.weights,
-    }
-
-
-def _packed(
-    examples: Examples, special: int, rule: MaskingRule, spec: RecordSpec, make: Callable
-) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
-    """Return the keys of packed records, ascending, and their columns, some at a time.
-
-    `special`: tokens of an example that are no text; `make`: gives the columns of examples.
+    Attributes:
+      rule, spec, tokenizer: how examples are masked and laid out.
+      tokens: those that examples are of.
+      masks: the random numbers of masks. They go on from batch to batch, so batches have to come in
+        their order.
+      counts: the sums of `fields.count` over what was made.
+      records: how many.
+      bytes: their size.
     """
-    # Which examples share a row depends on their lengths, and on how many predictions each will
-    # have, known before any is drawn: a row has room for a fixed number.
-    lengths = examples.tokens + special
-    packs = pack(lengths, prediction_counts(lengths, rule), spec)
 
-    # Mixed again: examples of a length fill rows in the order of their keys, which would leave like
-    # rows together.
-    keys = mix(examples.keys[packs.order[packs.bounds[:-1]]], 0)
-    by_key = np.argsort(keys, kind='stable')
+    rule: MaskingRule
+    spec: RecordSpec
+    tokenizer: Tokenizer
+    tokens: np.ndarray
+    masks: Stream
+    counts: dict[str, Any] = field(default_factory=dict)
+    records: int = 0
+    bytes: int = 0
 
-    def parts() -> Iterator[dict[str, np.ndarray]]:
+    def iterate_rows(self, examples: Examples) -> Iterator[dict[str, Any]]:
+        """Yield keys and records of examples that are sorted by key, an example a row."""
+        for first in range(0, examples.keys.size, ROWS):
+            batch = examples.take(slice(first, first + ROWS))
+            yield self.encode(batch.keys, self.make_columns(batch))
+
+    def iterate_packs(self, examples: Examples, special: int) -> Iterator[dict[str, Any]]:
+        """Yield keys, ascending, and records of several examples each.
+
+        `special`: tokens of an example that are no text.
+        """
+        # Which examples share a row depends on their lengths, and on how many predictions each will
+        # have, known before any is drawn: a row has room for a fixed number.
+        lengths = examples.tokens + special
+        packs = pack(lengths, prediction_counts(lengths, self.rule), self.spec)
+
+        # Mixed again: examples of a length fill rows in the order of their keys, which would leave
+        # like rows together.
+        keys = mix(examples.keys[packs.order[packs.bounds[:-1]]], 0)
+        by_key = np.argsort(keys, kind='stable')
+
         # Packs at a time that hold about ROWS examples.
         step = max(1, ROWS * by_key.size // lengths.size)
         for first in range(0, by_key.size, step):
-            chosen = packs.take(by_key[first : first + step])
-            yield join(spec, make(examples.take(chosen.order)), chosen.bounds)
+            here = by_key[first : first + step]
+            chosen = packs.take(here)
+            columns = self.make_columns(examples.take(chosen.order))
+            yield self.encode(keys[here], join(self.spec, columns, chosen.bounds))
 
-    return keys[by_key], parts()
+    def make_columns(self, examples: Examples) -> dict[str, np.ndarray]:
+        """Return the columns of records, an example a row."""
+        # Laid out before masking: which places may be masked depends on where they are.
+        tokenizer = self.tokenizer
+        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+        rows = lay_out(self.tokens, examples, self.spec.seq_len, *special)
+        columns = {
+            'input_ids': rows.input_ids,
+            'input_mask': rows.input_mask,
+            'segment_ids': rows.segment_ids,
+            'next_sentence_labels': examples.labels,
+        }
+
+        # Masks are drawn in each training step then, which needs to know where words begin.
+        if self.spec.masking == 'dynamic':
+            word_starts = rows.word_starts(tokenizer.starts_word)
+            return columns | {'word_starts': word_starts.astype(np.int32)}
+
+        masked = mask(
+            rows.input_ids,
+            rows.candidates & tokenizer.listed(rows.input_ids),
+            rows.lengths,
+            rows.word_starts(tokenizer.starts_word) if self.rule.by_words else None,
+            self.rule,
+            tokenizer.mask_id,
+            tokenizer.vocab_size,
+            self.masks,
+        )
+        return columns | {
+            'input_ids': masked.input_ids,
+            'masked_lm_positions': masked.positions,
+            'masked_lm_ids': masked.ids,
+            'masked_lm_weights': masked.weights,
+        }
+
+    def encode(self, keys: np.ndarray, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return keys and encoded records as a run has them, and count them."""
+        payload, bounds = fields.encode(self.spec, columns)
+        fields.add_counts(self.counts, fields.count(self.spec, columns))
+        self.records += keys.size
+        self.bytes += len(payload)
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(payload)]
+        records = pa.Array.from_buffers(pa.large_binary(), keys.size, buffers)
+        return {'key': keys, 'record': records}
 
 
 # ---- 3: the records of one shard, from all buckets
 
 
 def write_output(
-    number: int, count: int, pieces: int, inputs: runs.Inputs, path: str
+    number: int, count: int, pieces: int, inputs: sorted_runs.Inputs, path: str
 ) -> shards.ShardInfo:
     """Write shard `number` of `count`: all records in its range of keys, sorted by key.
 
     A large shard is sorted in `pieces`, one after the other, so that it need not fit in memory.
     """
     ranges = (key_range(number * pieces + piece, count * pieces) for piece in range(pieces))
-    records = (record for each in ranges for record in runs.sorted_records(inputs, *each))
+    records = (record for each in ranges for record in sorted_runs.sorted_records(inputs, *each))
     return shards.write_shard(path, records)

@@ -14,9 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.preprocess.languages import EXPONENT, mixture, split_inputs, too_often
+from bert_jax.input_pipeline.preprocess.job_stages import Recipe
+from bert_jax.input_pipeline.preprocess.language_mixture import (
+    EXPONENT,
+    mixture,
+    split_inputs,
+    too_often,
+)
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
-from bert_jax.input_pipeline.preprocess.stages import Recipe
 from bert_jax.input_pipeline.preprocess.statistics import plural
 from bert_jax.input_pipeline.text import corpus, digest
 from bert_jax.input_pipeline.text.listing import refuse_inside
@@ -70,7 +75,8 @@ def _refuse_two_languages(flag: str, units: list[AnyUnit]) -> None:
     for file in (file for unit in units for file in unit.files()):
         # A file may come in several units of one language; the first is always at its start.
         path = file.path if '://' in file.path else os.path.abspath(file.path)
-        if (other := languages.setdefault((path, file.start), file.language)) != file.language:
+        other = languages.setdefault((path, file.start), file.language)
+        if other != file.language:
             raise UserError(
                 f'--{flag}: {file.path} is named as {other} and as {file.language}: leave one out;'
                 ' to take its text more often there is --language_repeats'
@@ -96,9 +102,10 @@ def describe(
     The text itself is not read here.
     """
     # Without what changes no byte of the records: where they go, and who makes them, and options
-    # that older jobs had not, where they are not used. The options of text are added one by one
+    # that older jobs had not, where they are not used. The options of text say that of themselves
     # below.
-    no_matter = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
+    of_text = [each.name for each in dataclasses.fields(corpus.TextOptions)]
+    left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', *of_text)
     later = (
         'across_documents',
         'mask_rule',
@@ -112,7 +119,8 @@ def describe(
     described: dict[str, Any] = {}
     for each in dataclasses.fields(options):
         value = getattr(options, each.name)
-        if not (each.name in no_matter or (each.name in later and value == each.default)):
+        is_unused = each.name in later and value == each.default
+        if each.name not in left_out and not is_unused:
             described[each.name] = list(value) if isinstance(value, tuple) else value
 
     # Which mixture it is: the one that is given, or the default, where languages are named.

@@ -1,1 +1,0 @@
-"""Examples as they lie in files: the SQuAD format, column files and CoNLL-U."""

@@ -1,1 +1,0 @@
-"""Metrics of predictions, with the figures of the official scorers."""
