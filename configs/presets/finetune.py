@@ -205,6 +205,6 @@ def feature_based(task: str, features: FeatureSet) -> FeatureConfig:
     )
 
 
-def get_config() -> FinetuneConfig:
+def finetune() -> FinetuneConfig:
     """Return the settings for GLUE, as a start for other tasks."""
     return GLUE

@@ -29,8 +29,10 @@ def test_presets():
 
 def test_a_python_file(tmp_path):
     path = tmp_path / 'mine.py'
-    preset = 'from bert_jax.configs.presets.bert_tiny import get_config as tiny\n'
-    path.write_text(f'{preset}def get_config():\n    return __import__("copy").copy(tiny())\n')
+    path.write_text(
+        'import copy\nfrom bert_jax.configs.presets.bert import bert_tiny\n'
+        'def get_config():\n    return copy.copy(bert_tiny())\n'
+    )
     assert load(str(path)) == load('bert_tiny')
 
 
