@@ -12,7 +12,12 @@ import difflib
 import errno
 import importlib.util
 import os
+import pathlib
+import stat
 from collections.abc import Iterable, Iterator
+
+# What a shell puts in the place of a file: `<(...)` and `-`.
+_OF_THE_SHELL = ('/dev/fd/', '/dev/stdin', '/proc/self/fd/')
 
 
 class UserError(Exception):
@@ -46,6 +51,30 @@ def require_extra(what: str, extra: str, module: str, instead: str = '') -> None
             f'{what}: {module} is not installed: pip install -c constraints.txt'
             f" '.[{extra}]'{instead}"
         )
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise UserError where there is something that is neither a file nor a folder, nor a link.
+
+    A link counts as what it leads to. What a shell passes as a file, and what is remote, is taken.
+    """
+    name = os.fspath(path)
+    if '://' in name or name.startswith(_OF_THE_SHELL):
+        return
+    try:
+        mode = os.stat(name).st_mode
+    except (OSError, ValueError):  # absent, or a name that cannot be: whoever reads it says so
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f'{name}: is no file but a pipe, a socket or a device: copy it again')
+
+
+def check_regular_files(folder: str | os.PathLike[str]) -> None:
+    """Raise UserError where something in a folder is no regular file, folder or link to one."""
+    name = os.fspath(folder)
+    if '://' not in name and os.path.isdir(name):
+        for path in pathlib.Path(name).iterdir():
+            check_regular(path)
 
 
 @contextlib.contextmanager

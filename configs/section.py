@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files import own_parts, typed_json
+from bert_jax.configs.files import typed_json
+from bert_jax.configs.model import own_parts
 from bert_jax.configs.options import (
     NO_VALUE,
     Described,

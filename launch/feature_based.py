@@ -20,8 +20,8 @@ from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
+from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FeatureSet, FinetuneConfig
-from bert_jax.configs.sweep import Point
 from bert_jax.mesh import before_jax
 
 # Fine-tuning is first, as the row that the others are compared with.

@@ -24,14 +24,14 @@ from bert_jax.cli import app
 from bert_jax.cli.common_flags import FinetuneFlags
 from bert_jax.configs import load, schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.families import RecipeName
+from bert_jax.configs.model.families.registry import RecipeName
 from bert_jax.configs.options import option
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.mesh import before_jax
 from bert_jax.runs.functions import Path, Settings, list_settings, make_function
 
 if TYPE_CHECKING:
-    from bert_jax.configs.sweep import Point
+    from bert_jax.configs.overrides import Point
     from bert_jax.input_pipeline.tasks.files.found import FoundTask
     from bert_jax.runs.finetuning.finetune import FinetuneResult
 
@@ -190,10 +190,10 @@ class PrintConfig(Finetune):
 
 def _list_points(recipe: Recipe, config: FinetuneConfig, sweep: str) -> list[Point[Any]]:
     """Return the runs of a sweep; none where `sweep` is empty. Log what methods of tuning bring."""
+    from bert_jax.configs.overrides import make_grid
     from bert_jax.configs.presets.finetune import METHODS
-    from bert_jax.configs.sweep import grid
 
-    points = grid(recipe.config, sweep, recipe.change) if sweep else []
+    points = make_grid(recipe.config, sweep, recipe.change) if sweep else []
     methods = {point.config.tuning.method for point in points} or {config.tuning.method}
     for method in sorted(methods & METHODS.keys() - {recipe.config.tuning.method}):
         logging.info(

@@ -61,7 +61,7 @@ class Transfer(TrackFlag):
     def __call__(self) -> None:
         """Run what is left to run; a signal ends it with 128 + its number, saved."""
         before_jax.set_up(self.deterministic)
-        from bert_jax.configs import sweep
+        from bert_jax.configs.overrides import make_grid
         from bert_jax.configs.presets.finetune import changed, recipe
         from bert_jax.runs.crosslingual.languages import languages_of, rows_of
 
@@ -74,7 +74,7 @@ class Transfer(TrackFlag):
         of_task = recipe(task.name, task.kind)
         begin, _ = load.named(self.config, schema.FinetuneConfig, of_task)
         change = functools.partial(changed, changes=[*self.tracked(), *self.settings])
-        points = sweep.grid(begin, f'seed={seeds}', change)
+        points = make_grid(begin, f'seed={seeds}', change)
 
         from bert_jax.runs.crosslingual.transfer import transfer
 

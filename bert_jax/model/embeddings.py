@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.exchange import look_up
 from bert_jax.mesh.sharding import constrain_rows

@@ -24,7 +24,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import class_of
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout

@@ -4,7 +4,7 @@
     [--recipe=readme]
 
 bert-finetune takes its task's recipe without `--config`. Where the paper chose on dev among
-several values the recipe holds one of them, and --sweep=glue (configs/sweep.py) the others. A
+several values the recipe holds one of them, and --sweep=glue (configs/overrides.py) the others. A
 change of tuning.method brings that method's own rates, and leaves the task its length, batch and
 epochs: so runs that differ in their method have the same budget.
 """
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.families import FAMILIES, RecipeName
+from bert_jax.configs.model.families.registry import FAMILIES, RecipeName
 from bert_jax.configs.model.tuning import Method
 from bert_jax.configs.schema import (
     FeatureConfig,

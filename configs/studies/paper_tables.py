@@ -187,7 +187,8 @@ def masking() -> dict[str, Study]:
     """Return Table 8: what masked tokens become: [MASK], themselves, or a random token.
 
     The feature-based column reads the last four layers side by side, as there. One vocabulary
-    serves both columns: at the paper scale it keeps capitals, for named entities (there MNLI had another).
+    serves both columns: at the paper scale it keeps capitals, for named entities (there MNLI had
+    another).
     """
     return {
         'paper': scales.paper_study(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import class_of
 from bert_jax.configs.schema import ModelConfig
 
 

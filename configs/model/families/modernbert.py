@@ -9,8 +9,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe
-from bert_jax.configs.model.families.names import Name, Piece, TransformersNames
+from bert_jax.configs.model.families.family import (
+    Family,
+    Name,
+    Piece,
+    Recipe,
+    TaskRecipe,
+    TransformersNames,
+)
 
 _ARRAYS: dict[str, Name] = {
     'encoder/embeddings/word': 'embeddings.tok_embeddings.weight',

@@ -19,9 +19,8 @@ from flax import traverse_util
 
 from bert_jax.configs import schema
 from bert_jax.configs.load import load, presets
-from bert_jax.configs.overrides import apply
+from bert_jax.configs.overrides import apply, make_grid
 from bert_jax.configs.presets.finetune import recipe
-from bert_jax.configs.sweep import grid
 from bert_jax.inference import Predictor
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
@@ -168,7 +167,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
 def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
     """Backend compilations are counted by jax itself: after the first run there are none."""
     fine_tuner = tuner_of(task_file, encoder)
-    points = grid(
+    points = make_grid(
         configuration('epochs=1'),
         'optimizer.peak_lr=3e-3,1e-4;init=source,random;train_examples=32,48;seed=0,1,2',
     )
@@ -504,7 +503,7 @@ def test_grids_that_cannot_be():
         ' ; ': 'is empty',
     }.items():
         with refused(message):
-            grid(configuration(), text)
+            make_grid(configuration(), text)
 
 
 def test_command_lines(tmp_path, encoder, task_file, binary):
