@@ -114,7 +114,7 @@ def reading(path: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
         raise UserError(f'{name}: cannot be read ({reason}): {mend}') from error
 
 
-def chain(error: BaseException | None) -> Iterator[BaseException]:
+def iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, what caused it, and so on."""
     # Explicit causes before what merely happened on the way; a loop of causes ends it.
     seen: set[int] = set()
@@ -124,13 +124,13 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def no_room(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Tell whether something could not be written because a disk is full.
 
     So are a quota, and a limit on the size of files, that are reached.
     """
     # By errno where there is one, else by the words of libraries that have their own errors.
-    for cause in chain(error):
+    for cause in iterate_causes(error):
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return True
         if any(words in str(cause) for words in ('No space left on device', 'File too large')):

@@ -17,11 +17,10 @@ from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.presets import (
     albert,
     bert,
-    eelbert,
+    eelbert_retvec,
     finetune,
     modernbert,
     quickstart,
-    retvec,
     roberta,
 )
 
@@ -44,9 +43,9 @@ PRESETS: dict[str, Callable[[], schema.Config]] = {
         bert.bert_multilingual,
         bert.bert_small,
         bert.bert_tiny,
-        eelbert.eelbert_mini,
-        eelbert.eelbert_tiny,
-        eelbert.uno_eelbert,
+        eelbert_retvec.eelbert_mini,
+        eelbert_retvec.eelbert_tiny,
+        eelbert_retvec.uno_eelbert,
         finetune.finetune,
         modernbert.ettin_17m,
         modernbert.ettin_32m,
@@ -58,7 +57,7 @@ PRESETS: dict[str, Callable[[], schema.Config]] = {
         modernbert.modernbert_tiny_cpu,
         quickstart.quickstart,
         quickstart.quickstart_finetune,
-        retvec.retvec_tiny,
+        eelbert_retvec.retvec_tiny,
         roberta.roberta_base,
         roberta.roberta_base_2k,
         roberta.roberta_large,
@@ -66,7 +65,7 @@ PRESETS: dict[str, Callable[[], schema.Config]] = {
 }
 
 
-def presets(kind: type[schema.Config] | None = None) -> list[str]:
+def list_presets(kind: type[schema.Config] | None = None) -> list[str]:
     """Return the names of the configurations that this package ships; with `kind` of that class."""
     names = []
     for name, preset in sorted(PRESETS.items()):
@@ -86,7 +85,7 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
         return PRESETS[name_or_path]()
     path = pathlib.Path(name_or_path)
     if not os.path.isfile(path):
-        offered = presets(kind)
+        offered = list_presets(kind)
         raise UserError(
             f'--config={name_or_path}: neither a file nor a preset; the presets are'
             f' {", ".join(offered)}{did_you_mean(name_or_path, offered)}'
@@ -104,16 +103,22 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
     return config
 
 
-def named(config: str | C | None, kind: type[C], default: C | None = None) -> tuple[C, bool]:
+def load_config(config: str | C | None, kind: type[C], default: C | None = None) -> tuple[C, bool]:
     """Return the configuration that was asked for, and whether it is a preset's by its name.
 
     Raises UserError where it is none of class `kind`, or there is neither a name nor a default.
     """
-    loaded = load(config, kind) if isinstance(config, str) else config or default
+    loaded: schema.Config | None
+    if isinstance(config, str):
+        loaded = load(config, kind)
+    elif config is not None:
+        loaded = config
+    else:
+        loaded = default
     if loaded is None:
+        names = ', '.join(list_presets(kind))
         raise UserError(
-            f'--config is required: a preset ({", ".join(presets(kind))}), a Python file or a saved'
-            ' config.json'
+            f'--config is required: a preset ({names}), a Python file or a saved config.json'
         )
 
     # A fine-tuning preset for pre-training would fail later, far from its cause.

@@ -153,9 +153,9 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         setting = name.rpartition('.')[2]
-        if text in choices or own_parts.known(setting, text):
+        if text in choices or own_parts.is_registered(setting, text):
             return text
-        if line := own_parts.unknown_line(setting, text):
+        if line := own_parts.explain_unknown(setting, text):
             raise UserError(f'{line}; ours are {", ".join(choices)}')
         raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{or_none}')
 

@@ -155,16 +155,16 @@ class Finetune(FinetuneFlags):
           is_printed: whether no run will begin: nothing is downloaded, nor need the encoder be
             there.
         """
-        from bert_jax.configs.presets.finetune import changed, recipe
+        from bert_jax.configs.presets.finetune import apply_changes, choose_recipe
         from bert_jax.input_pipeline.tasks import load_task
 
         loaded = load_task(task, str(self.data_dir)) if isinstance(task, str) else task.task
-        of_task = recipe(loaded.name, loaded.kind, self.recipe)
-        config, _ = load.named(self.config, FinetuneConfig, of_task)
+        of_task = choose_recipe(loaded.name, loaded.kind, self.recipe)
+        config, _ = load.load_config(self.config, FinetuneConfig, of_task)
         # A method of tuning brings its recipe; over that go the settings, and over them a sweep.
         named = list_settings(self.settings)
         changes = [*self.settings_of_flags(config, named), *named]
-        change = functools.partial(changed, changes=changes)
+        change = functools.partial(apply_changes, changes=changes)
         if not self.config and change(config).max_seq_length == config.max_seq_length:
             config = _fit_length(config, str(self.init_from), is_printed)
         return Recipe(config, change)

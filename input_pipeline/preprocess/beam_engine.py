@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.configs.errors import UserError, no_room
+from bert_jax.configs.errors import UserError, is_disk_full
 from bert_jax.input_pipeline.preprocess import runs, stages
 from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
 from bert_jax.input_pipeline.preprocess.kept_results import Engine, KeptResults
@@ -156,6 +156,6 @@ def _attempt(number: int, function: Callable, tasks: dict[int, tuple], kept: Kep
     except UserError as error:
         kept.fail(number, error)
     except OSError as error:
-        if not no_room(error):
+        if not is_disk_full(error):
             raise
         kept.fail(number, error)

@@ -96,7 +96,7 @@ def test_a_refusal_names_the_flag_that_was_given():
     assert (both.select, both.score_every, both.seed) == ('best', 5, 2)
 
 
-@pytest.mark.parametrize('name', load.presets())
+@pytest.mark.parametrize('name', load.list_presets())
 def test_what_is_printed_of_a_preset_can_be_set_line_by_line(name):
     """`null` included, which JSON has for none."""
     config = load.load(name)

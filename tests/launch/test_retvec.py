@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs import schema
-from bert_jax.configs.presets.retvec import make_word_run
+from bert_jax.configs.presets.eelbert_retvec import make_word_run
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards

@@ -119,24 +119,22 @@ class TransformersNames:
 
     def displaced(self, architecture: str) -> tuple[str, ...]:
         """Return names of arrays that files of a class may hold and the class has no use for."""
-        return tuple(
-            piece.of(end).name
-            for path in self.in_class.get(architecture, {})
-            for end in ('.weight', '.bias')
-            for piece in _pieces(self.arrays[path])
-            if piece.name.startswith(self._in_encoder)
-        )
+        names = []
+        for path in self.in_class.get(architecture, {}):
+            for end in ('.weight', '.bias'):
+                for piece in _pieces(self.arrays[path]):
+                    if piece.name.startswith(self._in_encoder):
+                        names.append(piece.of(end).name)
+        return tuple(names)
 
     @property
     def _in_encoder(self) -> tuple[str, ...]:
         """The first modules of the encoder, such as 'embeddings.'."""
-        pieces = (
-            piece
-            for path, name in self.arrays.items()
-            if path.startswith('encoder/')
-            for piece in _pieces(name)
-        )
-        return tuple({f'{piece.name.partition(".")[0]}.' for piece in pieces})
+        modules = set()
+        for path, name in self.arrays.items():
+            if path.startswith('encoder/'):
+                modules |= {f'{piece.name.partition(".")[0]}.' for piece in _pieces(name)}
+        return tuple(modules)
 
 
 @dataclass(frozen=True)

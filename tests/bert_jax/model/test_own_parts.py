@@ -96,7 +96,8 @@ def test_each_part_is_in_the_model_by_its_name(file):
 
 @pytest.mark.parametrize(('setting', 'name'), [('norm_class', 'rms'), ('block', 'halved')])
 def test_whoever_lacks_the_class_is_told_so_in_a_line(nothing_registered, setting, name):
-    with pytest.raises(UserError, match=f'model.{setting}={name} is none of ours.*PARTS=FILE; ours are'):
+    message = f'model.{setting}={name} is none of ours.*PARTS=FILE; ours are'
+    with pytest.raises(UserError, match=message):
         schema.ModelConfig(**{setting: name})
     with pytest.raises(UserError, match=f'model.{setting}={name} is none of ours'):
         apply(schema.PretrainConfig(), [f'model.{setting}={name}'])

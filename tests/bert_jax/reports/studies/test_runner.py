@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from bert_jax.configs.files.store import taken
+from bert_jax.configs.files.store import take_lock
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies.load_study import load_study
 from bert_jax.configs.studies.study import Column, Row, Study
@@ -280,14 +280,14 @@ def test_a_killed_runner_leaves_its_process_the_step(tmp_path, start):
     program.kill()
     program.communicate()
     [lock] = (tmp_path / 'run').glob('locks/vocabulary/*.lock')
-    with taken(lock) as mine:
+    with take_lock(lock) as mine:
         assert mine is None  # the process has it
     go_on.touch()
     deadline = time.monotonic() + 60
     mine = None
     while mine is None:
         assert time.monotonic() < deadline
-        with taken(lock) as mine:
+        with take_lock(lock) as mine:
             time.sleep(0.05)
     assert count_made(tmp_path / 'run') == {'vocabulary': [1]}
 
