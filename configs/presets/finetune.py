@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import typing
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,7 +43,7 @@ def _make_recipe(
 ) -> FinetuneConfig:
     """Make a recipe with 10 % warm-up and AdamW without bias correction, as the original has.
 
-    That is run_classifier.py and run_make_squad_recipe.py of google-research/bert.
+    That is run_classifier.py and run_squad.py of google-research/bert.
     """
     optimizer = OptimizerConfig(peak_lr=peak_lr, warmup_steps=0)
     return FinetuneConfig(
@@ -155,7 +154,7 @@ def apply_changes(config: C, changes: Iterable[str] = (), **of_other_flags: Iter
 
     # To the method that it has already a configuration has its own rates.
     if method in METHODS and method != config.tuning.method:
-        changes = [*METHODS[typing.cast(Method, method)].settings, *changes]
+        changes = [*METHODS[method].settings, *changes]
     return overrides.apply(config, changes, **of_other_flags)
 
 
