@@ -49,6 +49,16 @@ def test_a_python_file(tmp_path):
         ('a.py', 'def get_config():\n    return 3\n', 'returned int, not a PretrainConfig'),
         (
             'a.py',
+            'from bert_jax.configs.presets.bert_tiny import get_config\n',
+            'a.py:1: .*a preset is had by its name now',
+        ),
+        (
+            'a.py',
+            'from bert_jax.configs.presets import bert_base\n',
+            'a.py:1: .*a preset is had by its name now',
+        ),
+        (
+            'a.py',
             (
                 'from bert_jax.configs.schema import ModelConfig\ndef get_config():\n    return'
                 ' ModelConfig(num_heads=7)\n'
