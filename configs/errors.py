@@ -12,7 +12,12 @@ import difflib
 import errno
 import importlib.util
 import os
+import pathlib
+import stat
 from collections.abc import Iterable, Iterator
+
+# What a shell puts in the place of a file: `<(...)` and `-`.
+_OF_THE_SHELL = ('/dev/fd/', '/dev/stdin', '/proc/self/fd/')
 
 
 class UserError(Exception):
@@ -46,6 +51,30 @@ def require_extra(what: str, extra: str, module: str, instead: str = '') -> None
             f'{what}: {module} is not installed: pip install -c constraints.txt'
             f" '.[{extra}]'{instead}"
         )
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise UserError where there is something that is neither a file nor a folder, nor a link.
+
+    A link counts as what it leads to. What a shell passes as a file, and what is remote, is taken.
+    """
+    name = os.fspath(path)
+    if '://' in name or name.startswith(_OF_THE_SHELL):
+        return
+    try:
+        mode = os.stat(name).st_mode
+    except (OSError, ValueError):  # absent, or a name that cannot be: whoever reads it says so
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f'{name}: is no file but a pipe, a socket or a device: copy it again')
+
+
+def check_regular_files(folder: str | os.PathLike[str]) -> None:
+    """Raise UserError where something in a folder is no regular file, folder or link to one."""
+    name = os.fspath(folder)
+    if '://' not in name and os.path.isdir(name):
+        for path in pathlib.Path(name).iterdir():
+            check_regular(path)
 
 
 @contextlib.contextmanager
@@ -85,7 +114,7 @@ def reading(path: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
         raise UserError(f'{name}: cannot be read ({reason}): {mend}') from error
 
 
-def chain(error: BaseException | None) -> Iterator[BaseException]:
+def iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, what caused it, and so on."""
     # Explicit causes before what merely happened on the way; a loop of causes ends it.
     seen: set[int] = set()
@@ -95,13 +124,13 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def no_room(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Tell whether something could not be written because a disk is full.
 
     So are a quota, and a limit on the size of files, that are reached.
     """
     # By errno where there is one, else by the words of libraries that have their own errors.
-    for cause in chain(error):
+    for cause in iterate_causes(error):
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return True
         if any(words in str(cause) for words in ('No space left on device', 'File too large')):

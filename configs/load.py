@@ -5,26 +5,73 @@ A Python file is code and is run: it must be the user's own or trusted. A JSON f
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 import pathlib
 import runpy
 import traceback
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.presets import (
+    albert,
+    bert,
+    eelbert_retvec,
+    finetune,
+    modernbert,
+    quickstart,
+    roberta,
+)
 
 C = TypeVar('C', schema.PretrainConfig, schema.FinetuneConfig)
 
 
-def presets(kind: type[schema.Config] | None = None) -> list[str]:
-    """Return the names of the configurations that this package ships.
+# A preset is a function here, of the name that --config takes.
+PRESETS: dict[str, Callable[[], schema.Config]] = {
+    preset.__name__: preset
+    for preset in (
+        albert.albert_base,
+        albert.albert_large,
+        albert.albert_xlarge,
+        albert.albert_xxlarge,
+        bert.bert_base,
+        bert.bert_large,
+        bert.bert_medium,
+        bert.bert_mini,
+        bert.bert_mini_cpu,
+        bert.bert_multilingual,
+        bert.bert_small,
+        bert.bert_tiny,
+        eelbert_retvec.eelbert_mini,
+        eelbert_retvec.eelbert_tiny,
+        eelbert_retvec.uno_eelbert,
+        finetune.finetune,
+        modernbert.ettin_17m,
+        modernbert.ettin_32m,
+        modernbert.ettin_68m,
+        modernbert.mmbert_base,
+        modernbert.mmbert_small,
+        modernbert.modernbert_base,
+        modernbert.modernbert_large,
+        modernbert.modernbert_tiny_cpu,
+        quickstart.quickstart,
+        quickstart.quickstart_finetune,
+        eelbert_retvec.retvec_tiny,
+        roberta.roberta_base,
+        roberta.roberta_base_2k,
+        roberta.roberta_large,
+    )
+}
 
-    They are its files that define get_config(). With `kind` only those of this class.
-    """
-    return [name for name in sorted(_modules()) if kind in (None, type(_preset(name)))]
+
+def list_presets(kind: type[schema.Config] | None = None) -> list[str]:
+    """Return the names of the configurations that this package ships; with `kind` of that class."""
+    names = []
+    for name, preset in sorted(PRESETS.items()):
+        if kind is None or type(preset()) is kind:
+            names.append(name)
+    return names
 
 
 def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.Config:
@@ -34,11 +81,11 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
     offers those of `kind`. That what is found is of that class is not looked at.
     """
     # A preset's name wins over a file of that name, so that it means the same in every folder.
-    if name_or_path in presets():
-        return _preset(name_or_path)
+    if name_or_path in PRESETS:
+        return PRESETS[name_or_path]()
     path = pathlib.Path(name_or_path)
     if not os.path.isfile(path):
-        offered = presets(kind)
+        offered = list_presets(kind)
         raise UserError(
             f'--config={name_or_path}: neither a file nor a preset; the presets are'
             f' {", ".join(offered)}{did_you_mean(name_or_path, offered)}'
@@ -56,16 +103,22 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
     return config
 
 
-def named(config: str | C | None, kind: type[C], default: C | None = None) -> tuple[C, bool]:
+def load_config(config: str | C | None, kind: type[C], default: C | None = None) -> tuple[C, bool]:
     """Return the configuration that was asked for, and whether it is a preset's by its name.
 
     Raises UserError where it is none of class `kind`, or there is neither a name nor a default.
     """
-    loaded = load(config, kind) if isinstance(config, str) else config or default
+    loaded: schema.Config | None
+    if isinstance(config, str):
+        loaded = load(config, kind)
+    elif config is not None:
+        loaded = config
+    else:
+        loaded = default
     if loaded is None:
+        names = ', '.join(list_presets(kind))
         raise UserError(
-            f'--config is required: a preset ({", ".join(presets(kind))}), a Python file or a saved'
-            ' config.json'
+            f'--config is required: a preset ({names}), a Python file or a saved config.json'
         )
 
     # A fine-tuning preset for pre-training would fail later, far from its cause.
@@ -75,24 +128,7 @@ def named(config: str | C | None, kind: type[C], default: C | None = None) -> tu
             f'--config={name}: holds a {type(loaded).__name__}, but this program takes a'
             f' {kind.__name__}'
         )
-    return loaded, config in presets()
-
-
-@functools.cache
-def _modules() -> dict[str, str]:
-    """Return {a preset's name: its module}; a family of them has a folder of its own."""
-    # Told by their text, not by importing them: --help lists them and must stay quick.
-    root = pathlib.Path(__file__).parent
-    return {
-        file.stem: '.'.join((__package__, *file.relative_to(root).with_suffix('').parts))
-        for file in (root / 'presets').rglob('*.py')
-        if '\ndef get_config()' in file.read_text()
-    }
-
-
-def _preset(name: str) -> schema.Config:
-    """Return the configuration of the preset with that name."""
-    return importlib.import_module(_modules()[name]).get_config()
+    return loaded, isinstance(config, str) and config in PRESETS
 
 
 def run_file(path: pathlib.Path, function: str) -> Any:
@@ -121,7 +157,12 @@ def _where(path: pathlib.Path, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [1, *(frame.lineno for frame in frames if frame.filename == os.fspath(path))]
     message = str(error) if isinstance(error, UserError) else f'{type(error).__name__}: {error}'
-    name = error.name or '' if isinstance(error, ModuleNotFoundError) else ''
-    if name.split('.')[0] in ('configs', 'input_pipeline', 'launch'):  # as files of before have it
-        message = f'{name} is in the package bert_jax now: import bert_jax.{name}'
+    # Names as files of before have them.
+    if isinstance(error, ImportError) and error.name is not None:
+        if error.name.split('.')[0] in ('configs', 'input_pipeline', 'launch'):
+            message = f'{error.name} is in the package bert_jax now: import bert_jax.{error.name}'
+        elif error.name.startswith('bert_jax.configs.presets'):
+            message += (
+                ": a preset is had by its name now, as bert_jax.configs.load.load('bert_tiny')"
+            )
     return f'{path}:{lines[-1]}: {message}'

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files import own_parts, typed_json
+from bert_jax.configs.files import typed_json
+from bert_jax.configs.model import own_parts
 from bert_jax.configs.options import (
     NO_VALUE,
     Described,
@@ -60,8 +61,8 @@ class Section:
             value, hint = getattr(self, field.name), field.type
             # The type before the interval, which only numbers have; contradictions last, because
             # `check` may then rely on every field.
-            if not _matches(value, hint) and not own_parts.known(field.name, value):
-                if line := own_parts.unknown_line(field.name, value):
+            if not _matches(value, hint) and not own_parts.is_registered(field.name, value):
+                if line := own_parts.explain_unknown(field.name, value):
                     choices = ', '.join(map(str, typing.get_args(hint)))
                     raise UserError(f'{line}; ours are {choices}')
                 is_choice = typing.get_origin(hint) is Literal

@@ -20,8 +20,8 @@ from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrackFlag
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
+from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FeatureSet, FinetuneConfig
-from bert_jax.configs.sweep import Point
 from bert_jax.mesh import before_jax
 
 # Fine-tuning is first, as the row that the others are compared with.
@@ -103,7 +103,7 @@ class CompareFeatures(TrackFlag):
         common = [*self.tracked(), *self.settings]
         configs: dict[str, Any] = {
             name: overrides.apply(
-                finetune.feature_based(task.name, cast(FeatureSet, name)),
+                finetune.choose_feature_recipe(task.name, cast(FeatureSet, name)),
                 common,
                 set_bilstm=self.set_bilstm,
             )
@@ -111,8 +111,10 @@ class CompareFeatures(TrackFlag):
             if name != 'finetune'
         }
         if 'finetune' in self.approaches:
-            recipe = finetune.recipe(task.name, task.kind)
-            configs['finetune'] = finetune.changed(recipe, common, set_finetune=self.set_finetune)
+            recipe = finetune.choose_recipe(task.name, task.kind)
+            configs['finetune'] = finetune.apply_changes(
+                recipe, common, set_finetune=self.set_finetune
+            )
 
         # In the order of --approaches: the seeds of a row one after the other share its programs.
         return [

@@ -24,14 +24,14 @@ from bert_jax.cli import app
 from bert_jax.cli.common_flags import FinetuneFlags
 from bert_jax.configs import load, schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.families import RecipeName
+from bert_jax.configs.model.families.registry import RecipeName
 from bert_jax.configs.options import option
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.mesh import before_jax
 from bert_jax.runs.functions import Path, Settings, list_settings, make_function
 
 if TYPE_CHECKING:
-    from bert_jax.configs.sweep import Point
+    from bert_jax.configs.overrides import Point
     from bert_jax.input_pipeline.tasks.found import FoundTask
     from bert_jax.runs.finetuning.finetune import FinetuneResult
 
@@ -155,16 +155,16 @@ class Finetune(FinetuneFlags):
           is_printed: whether no run will begin: nothing is downloaded, nor need the encoder be
             there.
         """
-        from bert_jax.configs.presets.finetune import changed, recipe
+        from bert_jax.configs.presets.finetune import apply_changes, choose_recipe
         from bert_jax.input_pipeline.tasks.registry import load_task
 
         loaded = load_task(task, str(self.data_dir)) if isinstance(task, str) else task.task
-        of_task = recipe(loaded.name, loaded.kind, self.recipe)
-        config, _ = load.named(self.config, FinetuneConfig, of_task)
+        of_task = choose_recipe(loaded.name, loaded.kind, self.recipe)
+        config, _ = load.load_config(self.config, FinetuneConfig, of_task)
         # A method of tuning brings its recipe; over that go the settings, and over them a sweep.
         named = list_settings(self.settings)
         changes = [*self.settings_of_flags(config, named), *named]
-        change = functools.partial(changed, changes=changes)
+        change = functools.partial(apply_changes, changes=changes)
         if not self.config and change(config).max_seq_length == config.max_seq_length:
             config = _fit_length(config, str(self.init_from), is_printed)
         return Recipe(config, change)
@@ -190,10 +190,10 @@ class PrintConfig(Finetune):
 
 def _list_points(recipe: Recipe, config: FinetuneConfig, sweep: str) -> list[Point[Any]]:
     """Return the runs of a sweep; none where `sweep` is empty. Log what methods of tuning bring."""
+    from bert_jax.configs.overrides import make_grid
     from bert_jax.configs.presets.finetune import METHODS
-    from bert_jax.configs.sweep import grid
 
-    points = grid(recipe.config, sweep, recipe.change) if sweep else []
+    points = make_grid(recipe.config, sweep, recipe.change) if sweep else []
     methods = {point.config.tuning.method for point in points} or {config.tuning.method}
     for method in sorted(methods & METHODS.keys() - {recipe.config.tuning.method}):
         logging.info(

@@ -52,7 +52,7 @@ class Plan(PlanOptions):
             planning.check_json(self.json)
 
         # Settings and topology by name, which needs no jax.
-        named, is_preset = load.named(self.config, PretrainConfig)
+        named, is_preset = load.load_config(self.config, PretrainConfig)
         config = configured(named, self.settings, is_preset)
         check_growth_ends(config)
         chips = topology(self.topology)

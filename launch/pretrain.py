@@ -157,7 +157,7 @@ class Pretrain(CommonFlags):
         """
         from bert_jax.runs.pretraining.records import begun_settings, settings_of_records
 
-        config, is_preset = load.named(self.config, PretrainConfig)
+        config, is_preset = load.load_config(self.config, PretrainConfig)
         data, named = list_paths(self.data), list_settings(self.settings)
         workdir = None if self.workdir is None else str(self.workdir)
         changes: list[str] = []

@@ -62,12 +62,12 @@ class RunStudy:
 
     def __call__(self) -> int:
         """Make what is left to make, and return 1 where a row has failed."""
-        from bert_jax.configs.studies.study import load
+        from bert_jax.configs.studies.load_study import load_study
         from bert_jax.reports.studies import runner
         from bert_jax.reports.studies.table import write_table
 
         # The study first: it is checked as a whole before any of it is looked for on the disk.
-        studies = load(self.study)
+        studies = load_study(self.study)
         scale = self.scale or next(iter(studies))
         if scale not in studies or (len(studies) > 1 and not self.scale):
             raise UserError(f'--scale={self.scale}: name one of {", ".join(studies)}')

@@ -21,7 +21,7 @@ from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.relatives.words import recipe
+from bert_jax.configs.presets.eelbert_retvec import make_word_run
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.mesh import before_jax
 
@@ -67,7 +67,7 @@ class TrainRetvec(TrackFlag):
     def __call__(self) -> PretrainResult:
         """Train to the last step."""
         before_jax.set_up(self.deterministic)
-        begin, _ = load.named(self.config, PretrainConfig, recipe())
+        begin, _ = load.load_config(self.config, PretrainConfig, make_word_run())
         config = apply(begin, [*self.tracked(), *self.settings])
 
         # What can be refused, before jax is imported.

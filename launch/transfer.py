@@ -61,8 +61,8 @@ class Transfer(TrackFlag):
     def __call__(self) -> None:
         """Run what is left to run; a signal ends it with 128 + its number, saved."""
         before_jax.set_up(self.deterministic)
-        from bert_jax.configs import sweep
-        from bert_jax.configs.presets.finetune import changed, recipe
+        from bert_jax.configs.overrides import make_grid
+        from bert_jax.configs.presets.finetune import apply_changes, choose_recipe
         from bert_jax.runs.crosslingual.languages import languages_of, rows_of
 
         # Tasks and settings first: most mistakes are in them, and to find them needs no jax.
@@ -71,10 +71,10 @@ class Transfer(TrackFlag):
         task, seeds = languages[rows[0][0]].task, ','.join(map(str, self.seeds))
         if not seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f'--seeds={seeds}: name one or more, each once')
-        of_task = recipe(task.name, task.kind)
-        begin, _ = load.named(self.config, schema.FinetuneConfig, of_task)
-        change = functools.partial(changed, changes=[*self.tracked(), *self.settings])
-        points = sweep.grid(begin, f'seed={seeds}', change)
+        of_task = choose_recipe(task.name, task.kind)
+        begin, _ = load.load_config(self.config, schema.FinetuneConfig, of_task)
+        change = functools.partial(apply_changes, changes=[*self.tracked(), *self.settings])
+        points = make_grid(begin, f'seed={seeds}', change)
 
         from bert_jax.runs.crosslingual.transfer import transfer
 

@@ -30,7 +30,7 @@ from absl import flags as absl_flags
 
 import bert_jax
 from bert_jax.cli import commands, flags, log
-from bert_jax.configs.errors import UserError, chain, require_extra
+from bert_jax.configs.errors import UserError, iterate_causes, require_extra
 from bert_jax.configs.options import Described, command_options, without_none
 from bert_jax.configs.overrides import describe_settings
 from bert_jax.configs.schema import FinetuneConfig
@@ -333,7 +333,7 @@ def _too_little(error: BaseException) -> str | None:
     `error` is it, or was caused by it; None where it is neither.
     """
     # From the error to what caused it, for libraries wrap the errors of the system.
-    for cause in chain(error):
+    for cause in iterate_causes(error):
         file, number = getattr(cause, 'filename', None), getattr(cause, 'errno', None)
         name = f'{file}: ' if file else ''
         # tensorstore has errors of its own, and says the same.

@@ -25,7 +25,7 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.families.names import ArrayName, Piece
+from bert_jax.configs.model.families.family import ArrayName, Piece
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import by_path

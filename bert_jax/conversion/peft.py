@@ -24,8 +24,8 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object, read_object
-from bert_jax.configs.model.families import FAMILIES
-from bert_jax.configs.model.families.names import ArrayName, Piece
+from bert_jax.configs.model.families.family import ArrayName, Piece
+from bert_jax.configs.model.families.registry import FAMILIES
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, parameters
 from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief

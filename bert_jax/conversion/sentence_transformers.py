@@ -16,10 +16,9 @@ import numpy as np
 import safetensors.numpy
 from etils import epath
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, check_regular_files
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse, read_object
-from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion.parameters import Model, Reading
 from bert_jax.train.task_heads import HEADS

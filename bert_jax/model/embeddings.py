@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import find_class
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.exchange import look_up
 from bert_jax.mesh.sharding import constrain_rows
@@ -135,7 +135,7 @@ class Embeddings(nn.Module):
         # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
         words_BTE, shared_VE = KINDS[c.embedding](c).look_up(self, words)
-        positions = class_of('positions', c.positions, POSITIONS)(c)
+        positions = find_class('positions', c.positions, POSITIONS)(c)
         seq_len = segment_ids_BT.shape[1]
         positions_BTE = positions.added(self, seq_len, position_ids_BT, input_mask_BT)
         x_BTE = words_BTE

@@ -24,7 +24,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import find_class
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
@@ -187,7 +187,7 @@ class Encoder(nn.Module):
 
     def _make_run_block(self, config: ModelConfig, rows: Rows, is_traced: bool) -> _MakeRunBlock:
         """Return what makes a function that goes through a block of a kind."""
-        block_class = class_of('block', config.block, BLOCKS)
+        block_class = find_class('block', config.block, BLOCKS)
 
         # Blocks of one kind share a function, and with it a trace.
         @functools.cache
@@ -308,7 +308,7 @@ class Encoder(nn.Module):
           rows: what they are told of it.
         """
         stack = nn.scan(
-            class_of('block', config.block, BLOCKS),
+            find_class('block', config.block, BLOCKS),
             variable_axes={'params': 0},
             split_rngs={'params': True},
             in_axes=(0, nn.broadcast),

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from absl import logging
 from etils import epath
 
-from bert_jax.configs.errors import UserError, chain, no_room
+from bert_jax.configs.errors import UserError, is_disk_full, iterate_causes
 from bert_jax.configs.files.json_object import parse_object
 from bert_jax.model import layout
 from bert_jax.model.dropout import row_major
@@ -119,7 +119,7 @@ def compare(read: dict[str, int], promised: dict[str, int]) -> None:
 def describe(error: BaseException) -> str:
     """Return the first cause of an error in at most 200 characters, without long details."""
     # tensorstore appends the whole specification of the array, thousands of characters: cut there.
-    cause = list(chain(error))[-1]
+    cause = list(iterate_causes(error))[-1]
     details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
     text = re.split(details, str(cause).strip())[0]
     text = (text.splitlines() or [''])[0]
@@ -134,7 +134,7 @@ def describe(error: BaseException) -> str:
 def may_pass(error: BaseException) -> bool:
     """Tell whether an error is a time-out, lack of memory, a failing disk or network: no damage."""
     # Any error in the chain may be the one that tells: orbax wraps what tensorstore raises.
-    for cause in chain(error):
+    for cause in iterate_causes(error):
         if isinstance(cause, MemoryError | TimeoutError | ConnectionError):
             return True
         if isinstance(cause, OSError) and cause.errno is not None and cause.errno not in _MISSING:
@@ -174,7 +174,7 @@ def is_damage(error: BaseException) -> bool:
         return False
     missing = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
     kinds = (Damaged, ValueError, LookupError, TypeError, AttributeError, *missing)
-    return any(isinstance(cause, kinds) for cause in chain(error))
+    return any(isinstance(cause, kinds) for cause in iterate_causes(error))
 
 
 def patiently(what: str, read: Callable[[], T]) -> T:
@@ -213,9 +213,9 @@ def writing(folder: Any, error: Exception) -> Exception:
     """Return what to raise for an error of writing below `folder`: NoRoom for a full disk."""
     # A limit of the shell (ulimit -f) raises another errno than a full disk, and needs other
     # advice.
-    if not no_room(error):
+    if not is_disk_full(error):
         return error
-    limit = any('File too large' in str(cause) for cause in chain(error))
+    limit = any('File too large' in str(cause) for cause in iterate_causes(error))
     why = 'a limit on the size of files was reached (ulimit -f)' if limit else 'the disk was full'
     mend = 'raise it' if limit else 'make room'
     return NoRoom(f'{folder}: {why} when a checkpoint was written: {mend} and start again')

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal, TypeVar, cast
 
-from bert_jax.configs.errors import no_room
+from bert_jax.configs.errors import is_disk_full
 
 Folder = TypeVar('Folder', bound=os.PathLike[str])
 
@@ -45,7 +45,7 @@ def atomic_file(
         temporary.replace(target)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and no_room(error) and error.filename is None:
+        if isinstance(error, OSError) and is_disk_full(error) and error.filename is None:
             error.filename = os.fspath(path)  # a failing write names no file
         raise
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from bert_jax.configs.errors import UserError, reading
-from bert_jax.configs.files.regular import check_regular
+from bert_jax.configs.errors import UserError, check_regular, reading
 
 
 def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

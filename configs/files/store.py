@@ -27,7 +27,7 @@ def digest(inputs: Any) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the names of the inputs that differ, in the order of `now`."""
     names = [*now, *(name for name in before if name not in now)]
     return [name for name in names if digest(before.get(name)) != digest(now.get(name))]
@@ -49,7 +49,7 @@ def write_note(path: Path, note: Mapping[str, Any], indent: int | None = None) -
 
 
 @contextlib.contextmanager
-def taken(path: Path) -> Iterator[int | None]:
+def take_lock(path: Path) -> Iterator[int | None]:
     """Take the lock `path`, and give its file descriptor, or None where another process has it.
 
     It is free when all processes that hold the descriptor have ended. That is why it is no
@@ -134,7 +134,7 @@ class Store:
                 return self.results[name]
             self._say(f'{name}: goes on where it was interrupted')
         else:
-            names = ', '.join(changed(before.get('inputs', {}), inputs)) if before else ''
+            names = ', '.join(list_changes(before.get('inputs', {}), inputs)) if before else ''
             self._say(f'{name}: made again, its inputs have changed ({names})' if before else name)
             shutil.rmtree(folder, ignore_errors=True)
 

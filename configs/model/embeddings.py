@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from bert_jax.configs.model import ModelConfig
+    from bert_jax.configs.model.model_config import ModelConfig
 
 
 class Embedding:

@@ -1,1 +1,1 @@
-"""The configurations that this package ships, one a file: `get_config()`."""
+"""The configurations that this package ships: a file for each family, `PRESETS` has them all."""

@@ -4,7 +4,7 @@
     [--recipe=readme]
 
 bert-finetune takes its task's recipe without `--config`. Where the paper chose on dev among
-several values the recipe holds one of them, and --sweep=glue (configs/sweep.py) the others. A
+several values the recipe holds one of them, and --sweep=glue (configs/overrides.py) the others. A
 change of tuning.method brings that method's own rates, and leaves the task its length, batch and
 epochs: so runs that differ in their method have the same budget.
 """
@@ -14,13 +14,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import typing
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.families import FAMILIES, RecipeName
+from bert_jax.configs.model.families.registry import FAMILIES, RecipeName
 from bert_jax.configs.model.tuning import Method
 from bert_jax.configs.schema import (
     FeatureConfig,
@@ -34,7 +33,7 @@ C = TypeVar('C', bound=FinetuneConfig)
 _RUNTIME = RuntimeConfig(log_every=50, keep_checkpoints=1)
 
 
-def _config(
+def _make_recipe(
     name: str,
     peak_lr: float,
     batch_size: int,
@@ -53,16 +52,16 @@ def _config(
 
 
 # Section 4.1: batch 32, 3 epochs; 2e-5 is one of the four learning rates tried.
-GLUE = _config('glue', peak_lr=2e-5, batch_size=32, epochs=3.0)
+GLUE = _make_recipe('glue', peak_lr=2e-5, batch_size=32, epochs=3.0)
 # Sections 4.2 and 4.3; lengths are run_squad.py's. There is no dropout before a span's outputs.
-_squad = functools.partial(_config, max_seq_length=384, head_dropout=0.0)
-SQUAD_V1 = _squad('squad_v1', peak_lr=5e-5, batch_size=32, epochs=3.0)
-SQUAD_V2 = _squad('squad_v2', peak_lr=5e-5, batch_size=48, epochs=2.0)
+_make_squad_recipe = functools.partial(_make_recipe, max_seq_length=384, head_dropout=0.0)
+SQUAD_V1 = _make_squad_recipe('squad_v1', peak_lr=5e-5, batch_size=32, epochs=3.0)
+SQUAD_V2 = _make_squad_recipe('squad_v2', peak_lr=5e-5, batch_size=48, epochs=2.0)
 # Section 4.4.
-SWAG = _config('swag', peak_lr=2e-5, batch_size=16, epochs=3.0)
+SWAG = _make_recipe('swag', peak_lr=2e-5, batch_size=16, epochs=3.0)
 # Section 5.3 names no values: these are of appendix A.3's ranges. The context of the document fills
 # 512 pieces.
-CONLL = _config('conll2003', peak_lr=5e-5, batch_size=32, epochs=3.0, max_seq_length=512)
+CONLL = _make_recipe('conll2003', peak_lr=5e-5, batch_size=32, epochs=3.0, max_seq_length=512)
 # Section 5.3 has the shape of the BiLSTM and says nothing of its training: Adam, and dropout of one
 # half as LSTM taggers have it (Lample et al. 2016). Most sentences are short and a few are not, so
 # there are several lengths.
@@ -79,9 +78,9 @@ FEATURE_BASED = FeatureConfig(
 # README of google-research/bert: "Sentence (and sentence-pair) classification tasks", "SQuAD 1.1",
 # "SQuAD 2.0".
 _README = {
-    'mrpc': _config('readme', peak_lr=2e-5, batch_size=32, epochs=3.0),
-    'squad_v1': _squad('readme', peak_lr=3e-5, batch_size=12, epochs=2.0),
-    'squad_v2': _squad('readme', peak_lr=3e-5, batch_size=24, epochs=2.0),
+    'mrpc': _make_recipe('readme', peak_lr=2e-5, batch_size=32, epochs=3.0),
+    'squad_v1': _make_squad_recipe('readme', peak_lr=3e-5, batch_size=12, epochs=2.0),
+    'squad_v2': _make_squad_recipe('readme', peak_lr=3e-5, batch_size=24, epochs=2.0),
 }
 
 
@@ -97,7 +96,7 @@ class MethodRecipe(NamedTuple):
     settings: tuple[str, ...]
 
 
-def _method(
+def _make_method_recipe(
     source: str,
     peak_lr: float,
     weight_decay: float,
@@ -119,27 +118,27 @@ def _method(
 # nothing of a setting it stays the task's.
 METHODS: dict[Method, MethodRecipe] = {
     # The defaults of its options; the rate stays the same throughout.
-    'bitfit': _method(
+    'bitfit': _make_method_recipe(
         'benzakenelad/BitFit run_glue.py and GLUEvaluator.py', 1e-3, 0, 'constant', 0
     ),
     # MRPC's; RTE has 5e-4.
-    'lora': _method('microsoft/LoRA examples/NLU/roberta_base_mrpc.sh', 4e-4, 0.1),
+    'lora': _make_method_recipe('microsoft/LoRA examples/NLU/roberta_base_mrpc.sh', 4e-4, 0.1),
     # README's rate with BERT's own optimizer, which the task's recipe has.
     'houlsby': MethodRecipe('google-research/adapter-bert README', ('optimizer.peak_lr=3e-4',)),
-    'pfeiffer': _method(
+    'pfeiffer': _make_method_recipe(
         'microsoft/LoRA examples/NLU/adapter_pfeiffer_roberta_large_mnli.sh',
         3e-4,
         0,
         warmup_fraction=0.1,
     ),
     # There with Adafactor, and with losses for scored choices that a classifier has no use for.
-    'ia3': _method('r-three/t-few configs/ia3.json', 3e-3, 0),
-    'adamix': _method('microsoft/AdaMix bert_base_mnli_expert_soup.sh', 4e-4, 0.1),
-    'spafit': _method('LoRA (none of its own is known)', 4e-4, 0.1),
+    'ia3': _make_method_recipe('r-three/t-few configs/ia3.json', 3e-3, 0),
+    'adamix': _make_method_recipe('microsoft/AdaMix bert_base_mnli_expert_soup.sh', 4e-4, 0.1),
+    'spafit': _make_method_recipe('LoRA (none of its own is known)', 4e-4, 0.1),
 }
 
 
-def changed(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
+def apply_changes(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
     """Apply changes, where a change of tuning.method brings that method's recipe first.
 
     So the changes win over the recipe, whatever their order, and the recipe over `config`.
@@ -149,16 +148,17 @@ def changed(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[s
     changes = list(changes)
     method: str = config.tuning.method
     for change in itertools.chain(changes, *of_other_flags.values()):
-        name, _, value = (part.strip() for part in change.partition('='))
-        method = value if name == 'tuning.method' else method
+        name, _, value = change.partition('=')
+        if name.strip() == 'tuning.method':
+            method = value.strip()
 
     # To the method that it has already a configuration has its own rates.
-    others = method in METHODS and method != config.tuning.method
-    before = METHODS[typing.cast(Method, method)].settings if others else ()
-    return overrides.apply(config, [*before, *changes], **of_other_flags)
+    if method in METHODS and method != config.tuning.method:
+        changes = [*METHODS[method].settings, *changes]
+    return overrides.apply(config, changes, **of_other_flags)
 
 
-def recipe(
+def choose_recipe(
     task: str,
     kind: str = 'classification',
     source: RecipeName = 'paper',
@@ -175,14 +175,20 @@ def recipe(
         }
         by_kind = {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}
         return named.get(task) or by_kind.get(kind, GLUE)
-    family_recipe = FAMILIES[source].recipe if source in FAMILIES else None
-    tasks: Collection[str] = family_recipe.tasks if family_recipe else _README
+
+    family_recipe = None
+    tasks: Collection[str] = _README
+    if source in FAMILIES:
+        family_recipe = FAMILIES[source].recipe
+    if family_recipe is not None:
+        tasks = family_recipe.tasks
     if task not in tasks:
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(tasks)}')
     if family_recipe is None:
         return _README[task]
+
     peak_lr, batch_size, epochs, warmup_fraction, decay = family_recipe.tasks[task]
-    config = _config(
+    config = _make_recipe(
         source,
         peak_lr,
         batch_size,
@@ -190,21 +196,24 @@ def recipe(
         family_recipe.max_seq_length,
         warmup_fraction=warmup_fraction,
     )
-    decays: dict[str, Any] = {} if decay is None else {'weight_decay': decay}
-    optimizer = dataclasses.replace(config.optimizer, **family_recipe.optimizer, **decays)
+    optimizer = dataclasses.replace(config.optimizer, **family_recipe.optimizer)
+    if decay is not None:
+        optimizer = dataclasses.replace(optimizer, weight_decay=decay)
     return dataclasses.replace(config, optimizer=optimizer)
 
 
-def feature_based(task: str, features: FeatureSet) -> FeatureConfig:
+def choose_feature_recipe(task: str, features: FeatureSet) -> FeatureConfig:
     """Return the settings of the feature-based approach for a tagging task.
 
     The encoder reads the same rows as in fine-tuning.
     """
     return dataclasses.replace(
-        FEATURE_BASED, features=features, max_seq_length=recipe(task, 'tagging').max_seq_length
+        FEATURE_BASED,
+        features=features,
+        max_seq_length=choose_recipe(task, 'tagging').max_seq_length,
     )
 
 
-def get_config() -> FinetuneConfig:
+def finetune() -> FinetuneConfig:
     """Return the settings for GLUE, as a start for other tasks."""
     return GLUE

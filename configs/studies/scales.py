@@ -21,8 +21,7 @@ from __future__ import annotations
 import functools
 
 from bert_jax.configs import overrides
-from bert_jax.configs.presets import bert_base
-from bert_jax.configs.presets.shapes import encoder
+from bert_jax.configs.presets.bert import bert_base, make_encoder
 from bert_jax.configs.schema import OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 from bert_jax.configs.studies.study import Column, Study
 
@@ -32,14 +31,14 @@ CPU_KEPT = 1100
 
 def paper() -> PretrainConfig:
     """Return BERT-base as published, with a checkpoint kept every 100,000 steps."""
-    return overrides.apply(bert_base.get_config(), ['runtime.keep_every=100000'])
+    return overrides.apply(bert_base(), ['runtime.keep_every=100000'])
 
 
 def cpu() -> PretrainConfig:
     """Return the recipe above."""
     return PretrainConfig(
         name='study_cpu',
-        model=encoder(
+        model=make_encoder(
             4,
             128,
             vocab_size=8000,

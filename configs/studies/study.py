@@ -2,16 +2,12 @@
 
 Owns the typed form of a study and what is refused of it before anything runs. It must not know how
 a study is carried out (bert_jax/reports/studies).
-
-  def get_studies() -> dict[str, Study]:       # by scale
-      return {'cpu': Study(...), 'paper': Study(...)}
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +15,6 @@ from typing import Any, get_args
 
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError, did_you_mean
-from bert_jax.configs.load import run_file
 from bert_jax.configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, PretrainConfig
 
 Changes = Mapping[str, Any]
@@ -191,29 +186,3 @@ def as_text(changes: Changes) -> list[str]:
     for name, value in changes.items():
         texts.append(f'{name}={value if isinstance(value, str) else json.dumps(value)}')
     return texts
-
-
-def names() -> list[str]:
-    """Return the names of the studies that this package ships."""
-    files = pathlib.Path(__file__).parent.glob('*.py')
-    return sorted(file.stem for file in files if '\ndef get_studies()' in file.read_text())
-
-
-def load(name_or_path: str) -> dict[str, Study]:
-    """Return the studies of a shipped file or of a .py file of one's own, by scale.
-
-    Raises:
-      UserError: there is none, or it is refused.
-    """
-    path = pathlib.Path(name_or_path)
-    if name_or_path in names():
-        path = pathlib.Path(__file__).parent / f'{name_or_path}.py'
-    if path.suffix != '.py' or not path.is_file():
-        raise UserError(
-            f'--study={name_or_path}: neither a .py file nor one of {", ".join(names())}'
-            f'{did_you_mean(name_or_path, names())}'
-        )
-    studies = run_file(path, 'get_studies')
-    if not isinstance(studies, dict) or not studies:
-        raise UserError(f"{path}: get_studies() must return {{'SCALE': Study(...)}}")
-    return studies

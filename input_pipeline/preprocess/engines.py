@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Self
 
-from bert_jax.configs.errors import UserError, no_room
+from bert_jax.configs.errors import UserError, is_disk_full
 from bert_jax.input_pipeline.preprocess import job_stages, sorted_runs
 from bert_jax.input_pipeline.preprocess.job_directory import Interrupted, KeptResults
 from bert_jax.input_pipeline.progress import Progress
@@ -331,6 +331,6 @@ def _attempt(number: int, function: Callable, tasks: dict[int, tuple], kept: Kep
     except UserError as error:
         kept.fail(number, error)
     except OSError as error:
-        if not no_room(error):
+        if not is_disk_full(error):
             raise
         kept.fail(number, error)

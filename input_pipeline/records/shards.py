@@ -19,11 +19,10 @@ import google_crc32c
 import numpy as np
 from etils import epath
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, check_regular_files
 from bert_jax.configs.files import typed_json
 from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.configs.files.json_object import parse
-from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.input_pipeline.records.tfrecord import (

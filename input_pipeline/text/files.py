@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, Literal
 import google_crc32c
 from etils import epath
 
-from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.regular import check_regular
+from bert_jax.configs.errors import UserError, check_regular
 
 CHUNK = 1 << 20  # bytes read at once
 _ZSTD_CHUNK = 1 << 12  # of input: at the very most 128 MiB of output

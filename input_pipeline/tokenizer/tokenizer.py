@@ -25,9 +25,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from etils import epath
 
-from bert_jax.configs.errors import UserError, reading
+from bert_jax.configs.errors import UserError, check_regular_files, reading
 from bert_jax.configs.files.atomic import atomic_folder
-from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.input_pipeline.tokenizer import foreign_directories
 from bert_jax.input_pipeline.tokenizer.directory import (
     SPECIAL_TOKENS,

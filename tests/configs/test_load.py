@@ -10,7 +10,7 @@ import re
 import pytest
 
 from bert_jax.configs import options, schema, section
-from bert_jax.configs.load import load, presets
+from bert_jax.configs.load import list_presets, load
 from bert_jax.configs.options import without_none
 from bert_jax.configs.overrides import apply
 from tests.helpers.refusals import refused
@@ -19,8 +19,8 @@ MODELS = ['bert_base', 'bert_large', 'bert_medium', 'bert_mini', 'bert_small', '
 
 
 def test_presets():
-    assert set(MODELS) <= set(presets()) and not {'load', 'schema', 'overrides'} & set(presets())
-    for name in presets():
+    assert set(MODELS) <= set(list_presets())
+    for name in list_presets():
         config = load(name)
         assert config.name == name or name not in MODELS
         assert schema.loads(schema.dumps(config)) == config
@@ -29,8 +29,10 @@ def test_presets():
 
 def test_a_python_file(tmp_path):
     path = tmp_path / 'mine.py'
-    preset = 'from bert_jax.configs.presets.bert_tiny import get_config as tiny\n'
-    path.write_text(f'{preset}def get_config():\n    return __import__("copy").copy(tiny())\n')
+    path.write_text(
+        'import copy\nfrom bert_jax.configs.presets.bert import bert_tiny\n'
+        'def get_config():\n    return copy.copy(bert_tiny())\n'
+    )
     assert load(str(path)) == load('bert_tiny')
 
 
@@ -45,6 +47,16 @@ def test_a_python_file(tmp_path):
             "a.py:1: ModuleNotFoundError: No module named 'nothing_like_it'",
         ),
         ('a.py', 'def get_config():\n    return 3\n', 'returned int, not a PretrainConfig'),
+        (
+            'a.py',
+            'from bert_jax.configs.presets.bert_tiny import get_config\n',
+            'a.py:1: .*a preset is had by its name now',
+        ),
+        (
+            'a.py',
+            'from bert_jax.configs.presets import bert_base\n',
+            'a.py:1: .*a preset is had by its name now',
+        ),
         (
             'a.py',
             (
@@ -97,8 +109,9 @@ def test_every_number_has_an_interval_without_infinity(cls):
 
 
 def test_presets_of_a_kind_are_offered_and_the_nearest_is_suggested():
-    assert set(presets(schema.FinetuneConfig)) == {'finetune', 'quickstart_finetune'}
-    assert {*presets(schema.PretrainConfig), *presets(schema.FinetuneConfig)} == set(presets())
+    assert set(list_presets(schema.FinetuneConfig)) == {'finetune', 'quickstart_finetune'}
+    by_kind = [list_presets(kind) for kind in (schema.PretrainConfig, schema.FinetuneConfig)]
+    assert sorted(by_kind[0] + by_kind[1]) == list_presets()
     with refused(r'are finetune, quickstart_finetune \(did you mean finetune'):
         load('fintune', schema.FinetuneConfig)
     offered = r'retvec_tiny, roberta_base, .*uno_eelbert \(did you mean bert_tiny\?\)$'

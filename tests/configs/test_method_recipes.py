@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.configs.presets.finetune import changed, recipe
+from bert_jax.configs.presets.finetune import apply_changes, choose_recipe
 from bert_jax.configs.schema import FinetuneConfig
 from tests.helpers.refusals import refused
 
-MRPC = recipe('mrpc')
+MRPC = choose_recipe('mrpc')
 
 
 def rates(config: FinetuneConfig) -> tuple[float, float, str, float]:
@@ -30,7 +30,7 @@ def rates(config: FinetuneConfig) -> tuple[float, float, str, float]:
     ],
 )
 def test_a_method_brings_its_rates_and_leaves_the_budget(method, values):
-    config = changed(MRPC, [f'tuning.method={method}'])
+    config = apply_changes(MRPC, [f'tuning.method={method}'])
     assert rates(config) == values
     budget = lambda c: (c.batch_size, c.epochs, c.max_seq_length, c.seed)
     assert budget(config) == budget(MRPC)
@@ -41,9 +41,9 @@ def test_what_is_said_wins_over_the_recipe_in_any_order():
         ['optimizer.peak_lr=7e-4', 'tuning.method=lora'],
         ['tuning.method = lora', 'optimizer.peak_lr = 7e-4'],
     ):
-        assert rates(changed(MRPC, changes)) == (7e-4, 0.1, 'linear', 0.06)
+        assert rates(apply_changes(MRPC, changes)) == (7e-4, 0.1, 'linear', 0.06)
     # A configuration that has the method already has its own rates.
-    lora = changed(MRPC, ['tuning.method=lora', 'optimizer.peak_lr=7e-4'])
-    assert changed(lora, ['tuning.method=lora', 'seed=1']).optimizer == lora.optimizer
+    lora = apply_changes(MRPC, ['tuning.method=lora', 'optimizer.peak_lr=7e-4'])
+    assert apply_changes(lora, ['tuning.method=lora', 'seed=1']).optimizer == lora.optimizer
     with refused('--set tuning.method=lorra: must be one of full, bitfit'):
-        changed(MRPC, ['tuning.method=lorra'])
+        apply_changes(MRPC, ['tuning.method=lorra'])

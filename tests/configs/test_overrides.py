@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bert_jax.configs import load, schema, sweep
-from bert_jax.configs.overrides import apply
+from bert_jax.configs import load, schema
+from bert_jax.configs.overrides import apply, make_grid
 from bert_jax.configs.schema import (
     FeatureConfig,
     FinetuneConfig,
@@ -91,12 +91,12 @@ def test_a_refusal_names_the_flag_that_was_given():
     with refused(r'^--set_bilstm lstm_widht: .*did you mean lstm_width'):
         apply(FEATURES, ['seed=1'], set_bilstm=['lstm_widht=3'])
     with refused(r'^--sweep sed: .*did you mean seed'):
-        sweep.grid(FINETUNE, 'sed=0')
+        make_grid(FINETUNE, 'sed=0')
     both = apply(FEATURES, ['select=best'], set_bilstm=['score_every=5', 'seed=2'])
     assert (both.select, both.score_every, both.seed) == ('best', 5, 2)
 
 
-@pytest.mark.parametrize('name', load.presets())
+@pytest.mark.parametrize('name', load.list_presets())
 def test_what_is_printed_of_a_preset_can_be_set_line_by_line(name):
     """`null` included, which JSON has for none."""
     config = load.load(name)

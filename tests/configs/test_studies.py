@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
-from bert_jax.configs.studies import study
+from bert_jax.configs.studies.load_study import STUDIES, load_study
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study
 from tests.helpers.refusals import refused
 
@@ -80,18 +80,18 @@ def test_files_of_ones_own(tmp_path, monkeypatch, name, text, line):
     if text:
         (tmp_path / name).write_text(text)
     with refused(line):
-        study.load(name)
+        load_study(name)
 
 
 def test_every_shipped_study_of_the_paper_is_there_at_both_scales():
     papers = ['feature_based', 'masking', 'model_size', 'pretraining_tasks', 'steps']
-    assert study.names() == sorted([*papers, 'modernbert', 'relatives', 'small_language'])
-    assert all(set(study.load(name)) == {'cpu', 'paper'} for name in papers)
+    assert list(STUDIES) == sorted([*papers, 'modernbert', 'relatives', 'small_language'])
+    assert all(set(load_study(name)) == {'cpu', 'paper'} for name in papers)
 
 
 def test_every_configuration_of_the_shipped_studies_is_valid():
-    for name in study.names():
-        for made in study.load(name).values():
+    for name in STUDIES:
+        for made in load_study(name).values():
             for row in made.rows:
                 config = made.config(row, made.seeds[0])
                 assert config.seed == made.seeds[0] and config.total_steps > 0
@@ -100,7 +100,7 @@ def test_every_configuration_of_the_shipped_studies_is_valid():
 @pytest.mark.parametrize('name', ['masking', 'steps'])
 def test_the_paper_scale_is_the_papers(name):
     """Section 4, appendix A.2 and A.3."""
-    made = study.load(name)['paper']
+    made = load_study(name)['paper']
     for row in made.rows:
         config = made.config(row)
         phases = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))

@@ -9,7 +9,7 @@ import signal
 
 from bert_jax.configs import schema
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import recipe
+from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.runs.finetuning import finetuner, machine
 from bert_jax.runs.finetuning.approach import Approach
@@ -23,7 +23,7 @@ def finetune(
     init_from: pathlib.Path, task_file: pathlib.Path, workdir: pathlib.Path, *changes: str
 ) -> dict:
     """The result of one run, in `workdir`, of the paper's recipe with these changes."""
-    config = apply(recipe('mood'), changes)
+    config = apply(choose_recipe('mood'), changes)
     return tuner_of(task_file, str(init_from), config.runtime).run(config, str(workdir))[0]
 
 
@@ -32,7 +32,7 @@ def tuner_of(task_file, encoder, runtime=None) -> finetuner.FineTuner:
     task = load_task(str(task_file))
     there = source.load_source(encoder) if isinstance(encoder, str) else encoder
     data = TaskData(task, there, task_identity(task, str(task_file), ''))
-    ready = machine.ready(runtime or recipe('mood').runtime, there.model)
+    ready = machine.ready(runtime or choose_recipe('mood').runtime, there.model)
     return finetuner.FineTuner(Approach(data, ready), ready)
 
 

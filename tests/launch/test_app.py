@@ -77,7 +77,7 @@ class Count:
         if self.data in ERRORS:
             raise ERRORS[self.data]
         if self.data == 'config':
-            config, _ = load.named(self.config, PretrainConfig)
+            config, _ = load.load_config(self.config, PretrainConfig)
             print(config.name, config.seed)
         elif self.data == 'log':
             import logging as library
@@ -304,10 +304,10 @@ def test_flags_that_are_missing_or_unknown_are_one_sentence(name, given, line):
 
 
 def test_a_batch_that_cannot_grow_says_how_to_turn_the_growth_off():
-    from bert_jax.configs.load import named
+    from bert_jax.configs.load import load_config
     from bert_jax.configs.overrides import apply
 
-    config, _ = named('modernbert_base', PretrainConfig)
+    config, _ = load_config('modernbert_base', PretrainConfig)
     with pytest.raises(UserError, match='turns the growth off, as in --set (.*) --set (.*)') as no:
         apply(config, ['phases.0.batch_size=512'])
     off = str(no.value).split(' --set ')[1:]

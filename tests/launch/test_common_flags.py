@@ -10,7 +10,7 @@ from bert_jax.cli.common_flags import CommonFlags, check_growth_ends, configured
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import recipe
+from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.runs.pretraining import baselines, records
 
@@ -29,7 +29,7 @@ def test_phases_keep_their_shares_and_the_rates_are_those_of_the_flags():
     assert config.optimizer.peak_lr == 3e-4
     assert [phase.steps for phase in pretraining(steps=2).phases] == [1, 1]
 
-    begin = recipe('mrpc', 'classification', 'paper')
+    begin = choose_recipe('mrpc', 'classification', 'paper')
     settings = CommonFlags(steps=7, batch_size=4, learning_rate=1e-4).settings_of_flags(begin, [])
     tuned = apply(begin, settings)
     assert (tuned.steps, tuned.batch_size, tuned.optimizer.peak_lr) == (7, 4, 1e-4)

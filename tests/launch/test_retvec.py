@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs import schema
-from bert_jax.configs.presets.relatives import words as words_preset
+from bert_jax.configs.presets.eelbert_retvec import make_word_run
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards
@@ -85,7 +85,7 @@ def records_options(folder: pathlib.Path, name: str, **others) -> PreprocessOpti
 
 def train_words(folder: pathlib.Path, name: str, steps: int) -> int:
     config = dataclasses.replace(
-        words_preset.recipe(),
+        make_word_run(),
         phases=(schema.Phase(16, steps, 8),),
         optimizer=schema.OptimizerConfig(
             algorithm='adamw', peak_lr=3e-3, warmup_steps=0, schedule='constant', clip_norm=None

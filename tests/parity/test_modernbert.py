@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import batches, torch_models
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.presets.relatives import modernbert
+from bert_jax.configs.presets import modernbert
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.parameters import Model
@@ -222,7 +222,7 @@ def test_settings_that_are_not_built(tmp_path, settings, said):
 
 def test_the_benchmark_gives_both_the_same_work(tmp_path):
     """The loss of the benchmark's batch is the same by ours and in transformers' forms."""
-    shape = modernbert.shape(
+    shape = modernbert.make_shape(
         4, 128, 96, vocab_size=100, max_position=512, local_window=5, rope_theta=160_000.0
     )
     torch.manual_seed(0)

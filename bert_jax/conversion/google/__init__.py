@@ -23,7 +23,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.model.families import FAMILIES
+from bert_jax.configs.model.families.registry import FAMILIES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, shape_settings
 from bert_jax.conversion.google import tensor_bundle

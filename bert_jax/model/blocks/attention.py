@@ -22,7 +22,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import find_class
 from bert_jax.model.blocks.attention_kernels import TPU_BLOCK, run_cudnn, run_tpu_splash
 from bert_jax.model.blocks.part import Linear, Part, Rows
 from bert_jax.model.blocks.positions import POSITIONS
@@ -326,7 +326,7 @@ class SelfAttention(Part):
         q_BTND = linear('query', x_BTH).reshape(heads)
         k_BTND = linear('key', x_BTH).reshape(heads)
         v_BTND = linear('value', x_BTH).reshape(heads)
-        positions = class_of('positions', c.positions, POSITIONS)(c, self.window is not None)
+        positions = find_class('positions', c.positions, POSITIONS)(c, self.window is not None)
         q_BTND = positions.turned(q_BTND, rows.position_ids_BT)
         k_BTND = positions.turned(k_BTND, rows.position_ids_BT)
 

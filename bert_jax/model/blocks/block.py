@@ -16,7 +16,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import find_class
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.blocks.attention import ATTENTIONS
@@ -36,7 +36,7 @@ def parts_of(config: ModelConfig, number: int = 0) -> tuple[Part, Part]:
     """Return the parts of block `number`, from 0, in the order of the forward pass."""
     return (
         ATTENTIONS[config.attention](config, number),
-        class_of('feed_forward', config.feed_forward, FEED_FORWARDS)(config, number),
+        find_class('feed_forward', config.feed_forward, FEED_FORWARDS)(config, number),
     )
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bert_jax.configs.files.own_parts import class_of
+from bert_jax.configs.model.own_parts import find_class
 from bert_jax.configs.schema import ModelConfig
 
 
@@ -43,5 +43,5 @@ NORMS = {'layer_norm': LayerNorm}
 
 def norm_of(config: ModelConfig, name: str | None = None) -> Any:
     """Return the norm of an encoder, as a module of that name."""
-    norm = class_of('norm_class', config.norm_class, NORMS)
+    norm = find_class('norm_class', config.norm_class, NORMS)
     return norm(config.layer_norm_eps, config.use_bias, name=name)

@@ -40,10 +40,9 @@ class QuickstartOptions(TextOptions):
         else.
       corpus_mb: of a larger --corpus use about that many megabytes, documents chosen by a hash.
       vocab_size: entries of the vocabulary.
-      steps: pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth
-        on 2 cores).
-      finetune_steps: steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py
-        has).
+      steps: pre-training steps (default: as the preset quickstart has, five minutes' worth on 2
+        cores).
+      finetune_steps: steps of a fine-tuning run (default: as the preset quickstart_finetune has).
       train_examples: sizes of the fine-tuning set.
       finetune_runs: fine-tuning runs (seeds 0, 1, ...) for each size and starting point.
       seed: seeds the records, and initialisation and data order of pre-training.

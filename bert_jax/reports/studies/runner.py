@@ -19,7 +19,14 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.store import Store, changed, digest, read_note, taken, write_note
+from bert_jax.configs.files.store import (
+    Store,
+    digest,
+    list_changes,
+    read_note,
+    take_lock,
+    write_note,
+)
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study, as_text, check_name
 from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.runs.supervision.handlers import handlers_restored
@@ -267,7 +274,7 @@ def note_inputs(plan: Plan) -> None:
 
     file = plan.store.path / NOTE
     before = read_note(file) or {}
-    for flag in changed(before, before | now):
+    for flag in list_changes(before, before | now):
         if flag in before:
             raise UserError(f'{flag}: {file} has other files: use another --workdir')
     write_note(file, before | now, 2)
@@ -300,7 +307,7 @@ def run_steps(plan: Plan) -> bool:
             elif not left.keys().isdisjoint(step.needs):
                 continue
             else:
-                with taken(plan.store.path / 'locks' / f'{name}.lock') as lock:
+                with take_lock(plan.store.path / 'locks' / f'{name}.lock') as lock:
                     if lock is None:
                         continue
                     if not plan.store.done(name) and not make_step(plan, step, lock):

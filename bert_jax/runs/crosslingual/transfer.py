@@ -18,8 +18,8 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FinetuneConfig
-from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks.base import Example
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.text.encodings import read_json

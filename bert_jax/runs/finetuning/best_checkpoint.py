@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from bert_jax.configs.errors import UserError, no_room
+from bert_jax.configs.errors import UserError, is_disk_full
 from bert_jax.configs.files.store import write_note
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
@@ -76,7 +76,7 @@ class BestCheckpoint:
         try:
             write_note(self._folder / 'score.json', {'step': int(state.step), 'score': score})
         except OSError as error:
-            if self._required or not no_room(error):
+            if self._required or not is_disk_full(error):
                 raise
             logging.warning(f'{self._folder}: the best score is NOT SAVED ({error})')
             return

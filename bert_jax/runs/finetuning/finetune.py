@@ -15,8 +15,8 @@ from typing import Any
 
 from absl import logging
 
+from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
-from bert_jax.configs.sweep import Point
 from bert_jax.input_pipeline.tasks.base import Task
 from bert_jax.input_pipeline.tasks.found import FoundTask
 from bert_jax.input_pipeline.tasks.registry import load_task

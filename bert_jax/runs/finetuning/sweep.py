@@ -16,7 +16,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.files.store import write_note
-from bert_jax.configs.sweep import Point
+from bert_jax.configs.overrides import Point
 from bert_jax.costs import memory
 from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.runs.finetuning.finetuner import FineTuner

@@ -29,8 +29,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.configs.errors import UserError, reading
-from bert_jax.configs.files.regular import check_regular_files
+from bert_jax.configs.errors import UserError, check_regular_files, reading
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers

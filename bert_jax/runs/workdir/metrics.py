@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from absl import logging
 from etils import epath
 
-from bert_jax.configs.errors import UserError, no_room, reading
+from bert_jax.configs.errors import UserError, is_disk_full, reading
 from bert_jax.configs.files.json_object import parse
 from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.records.tfrecord import frame_records
@@ -142,7 +142,7 @@ class _Appended:
             file.flush()
         except OSError as error:
             self._cut()
-            if self._required or not no_room(error):  # a failing write names no file
+            if self._required or not is_disk_full(error):  # a failing write names no file
                 raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
             if len(self._waiting) == 1:  # said once, not with each line
                 logging.warning(f'{self._path}: {error}; lines are kept until there is room')

@@ -18,7 +18,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.store import changed, read_note, write_note
+from bert_jax.configs.files.store import list_changes, read_note, write_note
 from bert_jax.runs.workdir.folder import lock
 
 _NOTE = 'progress.json'
@@ -39,7 +39,7 @@ class GrowingOutput:
 
         # The note is the truth: files without one are what a killed process left.
         note = read_note(folder / _NOTE, f'remove {folder} to begin again')
-        if note and (names_changed := changed(note['identity'], identity)):
+        if note and (names_changed := list_changes(note['identity'], identity)):
             raise UserError(
                 f'{folder} holds the beginning of another run (other {", ".join(names_changed)}):'
                 ' remove it, or use the same settings to go on'
@@ -169,7 +169,7 @@ def was_made(output: str, inputs: Callable[[], Mapping[str, Any]]) -> bool:
     note = read_note(epath.Path(output) / _MADE_FROM)
     if note is None:
         return False
-    if names := changed(note, inputs()):
+    if names := list_changes(note, inputs()):
         raise UserError(
             f'--output={output} is there already, made from other inputs (other'
             f' {", ".join(names)}): name another folder, or remove it'
@@ -202,7 +202,7 @@ def was_finished(output: str, identity: dict[str, Any]) -> bool:
         return True
 
     # Anything else is not overwritten; what differs is named where the description says it.
-    names = changed(before, identity) if isinstance(before, dict) else []
+    names = list_changes(before, identity) if isinstance(before, dict) else []
     other = f' (other {", ".join(names)})' if names else ''
     raise UserError(
         f'--output={output} is there already, and not from these settings{other}: name another, or'

@@ -16,7 +16,7 @@ from absl import logging
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import ModelConfig
+from bert_jax.configs.model.model_config import ModelConfig
 from bert_jax.input_pipeline.tokenizer import spelling
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.embeddings import padded_vocab

@@ -7,8 +7,13 @@ pairs alone.
 from __future__ import annotations
 
 from bert_jax.configs.model.families import bert
-from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe
-from bert_jax.configs.model.families.names import GoogleNames, TransformersNames
+from bert_jax.configs.model.families.family import (
+    Family,
+    GoogleNames,
+    Recipe,
+    TaskRecipe,
+    TransformersNames,
+)
 
 # The one block of a group, in either code.
 _GROUP = 'encoder.albert_layer_groups.{}.albert_layers.0.'

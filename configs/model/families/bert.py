@@ -8,8 +8,7 @@ singly, and so do the tables below.
 
 from __future__ import annotations
 
-from bert_jax.configs.model.families.family import Family
-from bert_jax.configs.model.families.names import GoogleNames, Name, TransformersNames
+from bert_jax.configs.model.families.family import Family, GoogleNames, Name, TransformersNames
 
 ARRAYS: dict[str, Name] = {
     'encoder/embeddings/word': 'embeddings.word_embeddings.weight',

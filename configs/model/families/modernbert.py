@@ -9,8 +9,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe
-from bert_jax.configs.model.families.names import Name, Piece, TransformersNames
+from bert_jax.configs.model.families.family import (
+    Family,
+    Name,
+    Piece,
+    Recipe,
+    TaskRecipe,
+    TransformersNames,
+)
 
 _ARRAYS: dict[str, Name] = {
     'encoder/embeddings/word': 'embeddings.tok_embeddings.weight',
@@ -52,26 +58,74 @@ _THETAS = {_GLOBAL: ('global_rope_theta', 160_000.0), _LOCAL: ('local_rope_theta
 def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return windows, thetas and dropout, by the old names of the settings or the new ones."""
     activation = settings['hidden_activation']
-    if (of_head := settings.get('classifier_activation', activation)) != activation:
+    of_head = settings.get('classifier_activation', activation)
+    if of_head != activation:
         raise ValueError(
             f'classifier_activation={of_head!r} is not built here: only that of hidden_activation'
             f' is ({activation!r})'
         )
-    # The new names win, as in transformers.
+    every = _read_global_every(settings)
+    thetas = _read_thetas(settings)
+    of_mlp, of_attention = settings['mlp_dropout'], settings['attention_dropout']
+    of_embedding = settings['embedding_dropout']
+    if of_embedding != of_mlp:
+        logging.getLogger(__name__).warning(
+            'embedding_dropout=%s is not built here: mlp_dropout=%s is taken for embeddings too',
+            of_embedding,
+            of_mlp,
+        )
+    ours: dict[str, Any] = {
+        'hidden_dropout': of_mlp,
+        'attention_output_dropout': None if of_mlp == of_attention else of_attention,
+        'local_window': None,
+        'global_every': 3,
+        'rope_theta': thetas[_GLOBAL],
+        'local_rope_theta': None,
+    }
+    if every > 1:
+        if settings['local_attention'] < 2:
+            raise ValueError(
+                f'local_attention={settings["local_attention"]}: half of it is the window on each'
+                ' side, so it must be 2 or more'
+            )
+        ours['local_window'] = settings['local_attention'] // 2
+        ours['global_every'] = every
+        if thetas[_LOCAL] != thetas[_GLOBAL]:
+            ours['local_rope_theta'] = thetas[_LOCAL]
+    return ours
+
+
+def _read_global_every(settings: Mapping[str, Any]) -> int:
+    """Return of how many layers one attends to the whole row; the new names win."""
     count, types = settings['num_hidden_layers'], settings.get('layer_types')
     every = settings.get('global_attn_every_n_layers', 3)
     if every < 1:
         raise ValueError(f'global_attn_every_n_layers={every} is not built here: only 1 and more')
-    if types is not None and len(types) != count:
+    if types is None:
+        return every
+    if len(types) != count:
         raise ValueError(f'num_hidden_layers={count}, but layer_types has {len(types)}')
-    kinds = lambda every: [_LOCAL if i % every else _GLOBAL for i in range(count)]
-    if types is not None and list(types) != kinds(every):
-        every = next((i for i, kind in enumerate(types) if i and kind == _GLOBAL), count)
-        if list(types) != kinds(every):
-            raise ValueError(
-                f'layer_types={types!r} is not built here: only {_GLOBAL!r} in the first of every'
-                f' so many layers, and {_LOCAL!r} in the others'
-            )
+    if list(types) == _list_kinds(every, count):
+        return every
+    # The second global layer tells; where there is none all layers but the first are local.
+    every = count
+    if _GLOBAL in types[1:]:
+        every = types.index(_GLOBAL, 1)
+    if list(types) != _list_kinds(every, count):
+        raise ValueError(
+            f'layer_types={types!r} is not built here: only {_GLOBAL!r} in the first of every so'
+            f' many layers, and {_LOCAL!r} in the others'
+        )
+    return every
+
+
+def _list_kinds(every: int, count: int) -> list[str]:
+    """Return the kind of attention of each layer, of which the first of every so many is global."""
+    return [_LOCAL if i % every else _GLOBAL for i in range(count)]
+
+
+def _read_thetas(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Return the base of rotary angles by kind of layer; the new names win, as in transformers."""
     ropes = settings.get('rope_parameters') or {}
     if ropes.keys() - _THETAS:
         raise ValueError(f'rope_parameters={ropes!r} is not built here: only by kind of layer')
@@ -83,33 +137,18 @@ def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f'rope_type={scaling!r} is not built here: only "default" is')
         theta = rope.get('rope_theta', settings.get(old, default))
         # 4.48 takes null in local layers for the theta of the global ones
-        thetas[kind] = thetas[_GLOBAL] if theta is None and thetas else float(theta)
-    is_local, has_two = every > 1, thetas[_LOCAL] != thetas[_GLOBAL]
-    if is_local and settings['local_attention'] < 2:
-        raise ValueError(
-            f'local_attention={settings["local_attention"]}: half of it is the window on each side,'
-            ' so it must be 2 or more'
-        )
-    rates = [settings[f'{name}_dropout'] for name in ('mlp', 'attention')]
-    if settings['embedding_dropout'] != rates[0]:
-        logging.getLogger(__name__).warning(
-            'embedding_dropout=%s is not built here: mlp_dropout=%s is taken for embeddings too',
-            settings['embedding_dropout'],
-            rates[0],
-        )
-    return {
-        'hidden_dropout': rates[0],
-        'attention_output_dropout': None if rates[0] == rates[1] else rates[1],
-        'local_window': settings['local_attention'] // 2 if is_local else None,
-        'global_every': every if is_local else 3,
-        'rope_theta': thetas[_GLOBAL],
-        'local_rope_theta': thetas[_LOCAL] if is_local and has_two else None,
-    }
+        if theta is None and kind == _LOCAL:
+            theta = thetas[_GLOBAL]
+        thetas[kind] = float(theta)
+    return thetas
 
 
 def _write(ours: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings for kinds of layers, by the old names, which 4.48 reads, and the new."""
-    window, every = ours['local_window'], ours['global_every'] if ours['local_window'] else 1
+    # Without a window every layer is a global one.
+    window, every = 128, 1
+    if ours['local_window']:
+        window, every = 2 * ours['local_window'], ours['global_every']
     local = ours['local_rope_theta'] or ours['rope_theta']
     thetas = {_GLOBAL: ours['rope_theta'], _LOCAL: local}
     rate = ours['attention_output_dropout']
@@ -121,9 +160,9 @@ def _write(ours: Mapping[str, Any]) -> dict[str, Any]:
         'classifier_activation': ours['hidden_act'],
         'embedding_dropout': ours['hidden_dropout'],
         'mlp_dropout': ours['hidden_dropout'],
-        'local_attention': 2 * window if window else 128,
+        'local_attention': window,
         'global_attn_every_n_layers': every,
-        'layer_types': [_LOCAL if i % every else _GLOBAL for i in range(ours['num_layers'])],
+        'layer_types': _list_kinds(every, ours['num_layers']),
         'global_rope_theta': thetas[_GLOBAL],
         'local_rope_theta': thetas[_LOCAL],
         'rope_parameters': {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bert_jax.configs.model.families import bert
-from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe
-from bert_jax.configs.model.families.names import TransformersNames
+from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe, TransformersNames
 
 # examples/roberta/README.glue.md: learning rate, batch, epochs, and the share of the steps that
 # warm up.

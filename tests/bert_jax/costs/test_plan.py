@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from bert_jax.configs.load import load, presets
+from bert_jax.configs.load import list_presets, load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.costs import compiled, estimate, plan
@@ -250,7 +250,7 @@ def test_the_command_without_compiling(monkeypatch, tmp_path):
         assert f'error: --{flag.partition("=")[0]} is gone: ' in result.stderr
 
 
-@pytest.mark.parametrize('name', presets(PretrainConfig))
+@pytest.mark.parametrize('name', list_presets(PretrainConfig))
 def test_every_preset_is_estimated_with_micro_batches_that_it_can_have(name):
     config = load(name)
     tiny = apply(config, ['model.num_layers=1'])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.configs.presets.relatives import modernbert
+from bert_jax.configs.presets import modernbert
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.mesh.construction import make_mesh
@@ -36,15 +34,14 @@ def tiny(**changes) -> ModelConfig:
     """ModernBERT with heads of 8 and windows of 2."""
     sizes = {'vocab_size': 50, 'num_heads': 2, 'max_position': 16, 'local_window': 2}
     settings = {'hidden_size': 16, 'num_layers': 4, 'intermediate_size': 12, **sizes, **changes}
-    return modernbert.shape(**settings)
+    return modernbert.make_shape(**settings)
 
 
 @pytest.mark.parametrize('name', GOLDEN)
 def test_golden_parameter_counts(name):
     model = load.load(name).model
     assert (flops.parameter_count(model, False), flops.parameter_count(model)) == GOLDEN[name]
-    preset = importlib.import_module(f'bert_jax.configs.presets.relatives.modernbert.{name}')
-    assert f'{GOLDEN[name][0]:,}' in preset.__doc__
+    assert f'{GOLDEN[name][0]:,}' in load.PRESETS[name].__doc__
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import bert_jax
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files import own_parts
+from bert_jax.configs.model import own_parts
 from bert_jax.configs.overrides import apply
 from bert_jax.inference import Bert
 from tests.helpers.tiny import tiny_config
@@ -96,9 +96,8 @@ def test_each_part_is_in_the_model_by_its_name(file):
 
 @pytest.mark.parametrize(('setting', 'name'), [('norm_class', 'rms'), ('block', 'halved')])
 def test_whoever_lacks_the_class_is_told_so_in_a_line(nothing_registered, setting, name):
-    with pytest.raises(
-        UserError, match=f'model.{setting}={name} is none of ours.*PARTS=FILE; ours are'
-    ):
+    message = f'model.{setting}={name} is none of ours.*PARTS=FILE; ours are'
+    with pytest.raises(UserError, match=message):
         schema.ModelConfig(**{setting: name})
     with pytest.raises(UserError, match=f'model.{setting}={name} is none of ours'):
         apply(schema.PretrainConfig(), [f'model.{setting}={name}'])

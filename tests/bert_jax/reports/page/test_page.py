@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import recipe
+from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.reports.page import page as pages
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import open_all
@@ -90,7 +90,7 @@ def pretraining_run(folder, *changes, steps=100):
 
 def finetuning_run(folder, task, seed, rate, answers, changes=()):
     """The folder of a fine-tuning run that is done, with its answers to the dev split."""
-    config = apply(recipe('mood'), [f'seed={seed}', f'optimizer.peak_lr={rate}', *changes])
+    config = apply(choose_recipe('mood'), [f'seed={seed}', f'optimizer.peak_lr={rate}', *changes])
     data = {
         'task': str(task), 'data_dir': '', 'head': 'classifier', 'labels': ['bad', 'good'],
         'init_from': 'somewhere', 'model': {},

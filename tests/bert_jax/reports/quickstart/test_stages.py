@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 import bert_jax
+from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import Store
 from bert_jax.configs.options import command_options
@@ -103,11 +104,9 @@ def test_what_was_made_from_the_same_is_made_once(run, calls, tmp_path):
 def test_a_preset_that_changes_makes_its_stage_again(run, calls, monkeypatch):
     run()
     calls.clear()
-    from bert_jax.configs.presets import quickstart_finetune as preset
-
-    begun = preset.get_config()
+    begun = load.load('quickstart_finetune')
     changed = type(begun)(**{**vars(begun), 'steps': 7})
-    monkeypatch.setattr(preset, 'get_config', lambda: changed)
+    monkeypatch.setitem(load.PRESETS, 'quickstart_finetune', lambda: changed)
     run()
     assert calls == ['finetune']
 

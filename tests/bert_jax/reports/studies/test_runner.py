@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from bert_jax.configs.files.store import taken
+from bert_jax.configs.files.store import take_lock
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
-from bert_jax.configs.studies import study
+from bert_jax.configs.studies.load_study import load_study
 from bert_jax.configs.studies.study import Column, Row, Study
 from bert_jax.reports.studies import runner
 from bert_jax.reports.studies.runner import Inputs, Plan
@@ -43,7 +43,7 @@ def count_kinds(plan: Plan) -> dict[str, int]:
 
 
 def test_rows_and_studies_share_what_is_the_same(tmp_path):
-    plan = Plan(study.load('pretraining_tasks')['paper'], tmp_path, READ)
+    plan = Plan(load_study('pretraining_tasks')['paper'], tmp_path, READ)
     # Three kinds of records in two lengths; five rows of five tasks; the BiLSTM's row has the
     # pre-training of the one above it.
     assert count_kinds(plan) == {'vocabulary': 1, 'records': 6, 'pretraining': 4, 'finetune': 25}
@@ -53,7 +53,7 @@ def test_rows_and_studies_share_what_is_the_same(tmp_path):
     # One BERT for all studies.
     first = set()
     for name in ('pretraining_tasks', 'model_size', 'masking', 'steps', 'feature_based'):
-        plan = Plan(study.load(name)['cpu'], tmp_path, READ)
+        plan = Plan(load_study(name)['cpu'], tmp_path, READ)
         row = 'L4 H128 A2' if name == 'model_size' else plan.study.rows[0].name
         first.add(plan.pretraining[row, 0])
     assert len(first) == 1
@@ -62,7 +62,7 @@ def test_rows_and_studies_share_what_is_the_same(tmp_path):
     blocks = pages.blocks(pages.ROOT / 'docs/own_studies.md')
     [code] = [block.lines for block in blocks if block.language == 'python']
     write_lines(tmp_path / 'mine.py', (line for _, line in code))
-    [made] = study.load(str(tmp_path / 'mine.py')).values()
+    [made] = load_study(str(tmp_path / 'mine.py')).values()
     wanted = {'vocabulary': 2, 'records': 4, 'pretraining': 4, 'finetune': 4}
     assert count_kinds(Plan(made, tmp_path, READ)) == wanted
 
@@ -281,14 +281,14 @@ def test_a_killed_runner_leaves_its_process_the_step(tmp_path, start):
     program.kill()
     program.communicate()
     [lock] = (tmp_path / 'run').glob('locks/vocabulary/*.lock')
-    with taken(lock) as mine:
+    with take_lock(lock) as mine:
         assert mine is None  # the process has it
     go_on.touch()
     deadline = time.monotonic() + 60
     mine = None
     while mine is None:
         assert time.monotonic() < deadline
-        with taken(lock) as mine:
+        with take_lock(lock) as mine:
             time.sleep(0.05)
     assert count_made(tmp_path / 'run') == {'vocabulary': [1]}
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import recipe
+from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Bert, Predictor
 from bert_jax.runs.finetuning import encoder_cache, evaluation
 from bert_jax.runs.sources import source
@@ -57,7 +57,7 @@ def folder(tmp_path):
 
 
 def configuration(*changes):
-    return apply(recipe('alike', 'embedding'), [*SETTINGS, *changes])
+    return apply(choose_recipe('alike', 'embedding'), [*SETTINGS, *changes])
 
 
 def tuner_of(task_file, encoder):

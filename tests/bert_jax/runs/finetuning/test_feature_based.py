@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax.configs import schema
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import feature_based
+from bert_jax.configs.presets.finetune import choose_feature_recipe
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.mesh import construction
 from bert_jax.model.bilstm import FeatureTagger, layers_of
@@ -145,7 +145,7 @@ def test_layers():
         layers_of('concat_last4', 3)
     for change in ('init=random', 'hidden_dropout=0.2', 'optimizer.freeze_layers=1'):
         with refused('for fine-tuning'):
-            apply(feature_based('names', 'last'), [change])
+            apply(choose_feature_recipe('names', 'last'), [change])
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.configs import schema
-from bert_jax.configs.load import load, presets
-from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import recipe
-from bert_jax.configs.sweep import grid
+from bert_jax.configs.load import list_presets, load
+from bert_jax.configs.overrides import apply, make_grid
+from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Predictor
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
 from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
@@ -83,7 +82,7 @@ SETTINGS = (
 
 
 def configuration(*changes):
-    return apply(recipe('mood'), [*SETTINGS, *changes])
+    return apply(choose_recipe('mood'), [*SETTINGS, *changes])
 
 
 def run_sweep(fine_tuner, points, folder):
@@ -168,7 +167,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
 def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
     """Backend compilations are counted by jax itself: after the first run there are none."""
     fine_tuner = tuner_of(task_file, encoder)
-    points = grid(
+    points = make_grid(
         configuration('epochs=1'),
         'optimizer.peak_lr=3e-3,1e-4;init=source,random;train_examples=32,48;seed=0,1,2',
     )
@@ -482,17 +481,17 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
 
 
 def test_recipes():
-    assert recipe('squad_v2', 'span').batch_size == 48
-    assert recipe('squad_v1', 'span', 'readme').optimizer.peak_lr == 3e-5
+    assert choose_recipe('squad_v2', 'span').batch_size == 48
+    assert choose_recipe('squad_v1', 'span', 'readme').optimizer.peak_lr == 3e-5
     for task, steps, warmup, examples in (('rte', 800, 200, 2490), ('cola', 5336, 320, 8551)):
-        config = recipe(task, 'pair', 'albert')
+        config = choose_recipe(task, 'pair', 'albert')
         total = finetuner.total_steps(examples, config)
         assert (total, int(steps * config.warmup_fraction)) == (steps, warmup)
     with refused('--recipe=readme: it has none for cola'):
-        recipe('cola', 'classification', 'readme')
+        choose_recipe('cola', 'classification', 'readme')
     with refused('set score_every'):
         configuration('patience=2')
-    for config in filter(lambda c: isinstance(c, schema.FinetuneConfig), map(load, presets())):
+    for config in filter(lambda c: isinstance(c, schema.FinetuneConfig), map(load, list_presets())):
         config.refuse_unused()
 
 
@@ -504,7 +503,7 @@ def test_grids_that_cannot_be():
         ' ; ': 'is empty',
     }.items():
         with refused(message):
-            grid(configuration(), text)
+            make_grid(configuration(), text)
 
 
 def test_command_lines(tmp_path, encoder, task_file, binary):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.overrides import apply
-from bert_jax.configs.presets.finetune import recipe
+from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Predictor
 from bert_jax.inference.export import export
 from bert_jax.input_pipeline.tasks.found import find
@@ -42,7 +42,7 @@ def trained(tmp_path_factory, encoder):
     folder = tmp_path_factory.mktemp('found')
     train, dev = (write(folder / f'{name}.jsonl', range(n)) for name, n in (('t', 96), ('d', 40)))
     found = find(train, dev, columns='label=topics')
-    config = apply(recipe('mine', 'multilabel'), SETTINGS)
+    config = apply(choose_recipe('mine', 'multilabel'), SETTINGS)
     result = finetune(found, '', encoder, str(folder / 'run'), config)
     return folder, found, config, result
 

@@ -43,7 +43,7 @@ def register_part(setting: str, name: str, part: type) -> None:
     _OWN[setting][name] = part
 
 
-def known(setting: str, name: object) -> bool:
+def is_registered(setting: str, name: object) -> bool:
     """Tell whether `name` is a registered value of a setting; the user's file is run before."""
     if setting not in _OWN:
         return False
@@ -56,12 +56,12 @@ def known(setting: str, name: object) -> bool:
     return name in _OWN[setting]
 
 
-def class_of(setting: str, name: str, ours: Mapping[str, Any]) -> Any:
+def find_class(setting: str, name: str, ours: Mapping[str, Any]) -> Any:
     """Return the class that a setting names: one of `ours`, or a registered one."""
     return ours[name] if name in ours else _OWN[setting][name]
 
 
-def unknown_line(setting: str, name: object) -> str:
+def explain_unknown(setting: str, name: object) -> str:
     """Return how a name of nobody's is told where parts of one's own may be; '' elsewhere."""
     if setting not in _OWN or not isinstance(name, str):
         return ''
