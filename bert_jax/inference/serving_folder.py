@@ -28,8 +28,13 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion import huggingface, parameters, sentence_transformers, serving
-from bert_jax.conversion.onnx import program
+from bert_jax.conversion import (
+    huggingface,
+    onnx_program,
+    parameters,
+    sentence_transformers,
+    serving,
+)
 from bert_jax.conversion.parameters import Model
 from bert_jax.input_pipeline.tokenizer import spelling
 from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
@@ -111,7 +116,7 @@ class ProgramSettings(NamedTuple):
         layers and the word table, which are stored so.
     """
 
-    opset: int = program.OPSET
+    opset: int = onnx_program.OPSET
     int8: bool = False
     compute_dtype: str = 'float32'
 
@@ -203,9 +208,9 @@ def _write_onnx(
     """Write the program, and what others read beside it; return its inputs and outputs by name."""
     (folder / 'onnx').mkdir()
     file = folder / 'onnx' / 'model.onnx'
-    inputs, outputs = program.write(file, model, how.opset)
+    inputs, outputs = onnx_program.write(file, model, how.opset)
     if how.int8:
-        program.quantise(file, file.with_name('model_quantized.onnx'))
+        onnx_program.quantise(file, file.with_name('model_quantized.onnx'))
     # An encoder that transformers lacks has no config.json; the program needs none.
     with contextlib.suppress(UserError):
         parameters.left_out(model, '', model.config.traits.transformers.settings)
@@ -214,7 +219,7 @@ def _write_onnx(
     if model.sentence is not None:
         shape = model.config.hidden_size, model.config.max_position
         sentence_transformers.write(epath.Path(folder), model.sentence, *shape)
-    ours = {theirs: name for name, theirs in program.INPUTS.items()}
+    ours = {theirs: name for name, theirs in onnx_program.INPUTS.items()}
     axes = {name: model.row.inputs[ours[name]] for name in inputs}
     return {'inputs': axes, 'outputs': outputs}
 

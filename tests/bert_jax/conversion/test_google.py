@@ -14,8 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.conversion import google, huggingface
-from bert_jax.conversion.google import tensor_bundle
+from bert_jax.conversion import google, huggingface, tensor_bundle
 from bert_jax.inference import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import load_source, read_source

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.conversion.onnx.graph import Graph, Made, Value
+from bert_jax.conversion.onnx_graph import Graph, Made, Value
 
 
 class Call(NamedTuple):

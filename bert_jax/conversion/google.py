@@ -25,8 +25,7 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, shape_settings
-from bert_jax.conversion.google import tensor_bundle
+from bert_jax.conversion import parameters, shape_settings, tensor_bundle
 from bert_jax.conversion.parameters import Layout, Model, Reading
 from bert_jax.train.task_heads import CLASSES, HEADS
 
