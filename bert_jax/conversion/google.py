@@ -25,8 +25,9 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, shape_settings, tensor_bundle
-from bert_jax.conversion.parameters import Layout, Model, Reading
+from bert_jax.conversion import parameters, tensor_bundle, trained_model
+from bert_jax.conversion.parameters import Layout
+from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 # the end of a file's name after the prefix
@@ -126,7 +127,7 @@ def read(prefix: str) -> Reading:
     # What stands on the encoder follows from the names that are there; a task's number of outputs
     # from its bias; shapes from both.
     file = str(epath.Path(prefix).with_name(release.config))
-    parts = parameters.parts_of(tensors, config, release.array, file)
+    parts = parameters.find_parts(tensors, config, release.array, file)
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
     layout = Layout(config, parts, outputs, release.array)
     params = layout.to_tree(tensors, {}, prefix, release.config)
@@ -161,8 +162,8 @@ def write(folder_path: epath.PathLike, model: Model) -> tuple[str, ...]:
             ' --format=huggingface writes it'
         )
     release = RELEASES[model.config.family]
-    left_out = parameters.left_out(model, str(folder_path), release.settings)
-    model = parameters.without_mapping(model)
+    left_out = trained_model.list_left_out(model, str(folder_path), release.settings)
+    model = trained_model.drop_mapping(model)
     config = _stated(model.config, str(folder_path))
     head = CLASSES[model.architecture]
     if not head.google:
@@ -226,7 +227,7 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 def _model_config(file: epath.Path, family: str) -> ModelConfig:
     settings, release = read_object(file), RELEASES[family]
     fixed = {name: (value,) for name, value in release.fixed.items()}
-    shape_settings.check_fixed(settings, fixed, file)
+    trained_model.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
@@ -236,4 +237,4 @@ def _model_config(file: epath.Path, family: str) -> ModelConfig:
         values['embedding_size'] = None
     values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
     ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    return shape_settings.model_config(values, ours, file)
+    return trained_model.make_model_config(values, ours, file)

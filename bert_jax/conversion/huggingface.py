@@ -1,6 +1,6 @@
 """Hugging Face directories of BERT and its relatives: config.json and safetensors, in and out.
 
-Owns transformers' layouts, settings and files of weights. What a family calls its arrays is in
+Owns transformers' layouts and settings. What a family calls its arrays is in
 configs/model/families, what any format has in common in parameters.py.
 
 Theirs: kernels [out, in], and the family's name before the encoder's in every class but that of the
@@ -9,16 +9,13 @@ bare encoder, as in `bert.`.
 
 from __future__ import annotations
 
-import collections
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import safetensors
 import safetensors.numpy
 from etils import epath
 
@@ -29,8 +26,10 @@ from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.families.names import TransformersNames
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, sentence_transformers, shape_settings
-from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
+from bert_jax.conversion import parameters, sentence_transformers, trained_model
+from bert_jax.conversion.parameters import Layout, NameOf, Tensors
+from bert_jax.conversion.trained_model import Model, Reading
+from bert_jax.conversion.weight_files import read_tensors
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.task_heads import CLASSES, HEADS, of_task
 
@@ -73,15 +72,6 @@ _FIRST = 'bert'
 _FILES = ('model.safetensors', 'pytorch_model.bin')
 # not learned; files of some versions hold them
 _BUFFERS = ('embeddings.position_ids', 'embeddings.token_type_ids')
-# The types of safetensors that numpy, with ml_dtypes, can hold.
-_DTYPES = {
-    'F64': np.float64,
-    'F32': np.float32,
-    'F16': np.float16,
-    'BF16': ml_dtypes.bfloat16,
-    'I64': np.int64,
-    'I32': np.int32,
-}
 
 
 def is_directory(folder: epath.PathLike) -> bool:
@@ -111,7 +101,7 @@ def read(directory: epath.PathLike) -> Reading:
     config = _model_config(settings, folder / 'config.json')
     architecture = _architecture(settings, folder / 'config.json')
     theirs, name_of = config.traits.transformers, names_in(config.family, architecture)
-    by_file_name, remarks = tensors_in(folder, *_FILES)
+    by_file_name, remarks = read_tensors(folder, *_FILES)
     names = _canonical(by_file_name, theirs, folder)
     tensors = {canonical: by_file_name[name] for canonical, name in names.items()}
 
@@ -124,7 +114,7 @@ def read(directory: epath.PathLike) -> Reading:
     _move_positions(tensors, name_of, config.traits.first_position - first)
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
-    parts = parameters.parts_of(tensors, config, name_of, str(folder / 'config.json'))
+    parts = parameters.find_parts(tensors, config, name_of, str(folder / 'config.json'))
     labels = _labels(settings, folder)
     outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
     layout = Layout(config, parts, outputs, name_of)
@@ -156,8 +146,8 @@ def write(
     the class needs a part that the model lacks.
     """
     theirs = model.config.traits.transformers
-    left_out = parameters.left_out(model, str(path), theirs.settings)
-    model = parameters.with_mapping(model)
+    left_out = trained_model.list_left_out(model, str(path), theirs.settings)
+    model = trained_model.add_mapping(model)
     folder = epath.Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     ours = tensors_of(model, CLASSES[model.architecture].parts)
@@ -175,7 +165,7 @@ def write_settings(
     folder: epath.Path, model: Model, token_ids: Mapping[str, int] | None = None
 ) -> None:
     """Write config.json alone; arguments as of `write`, whose checks are passed."""
-    model = parameters.with_mapping(model)
+    model = trained_model.add_mapping(model)
     settings = _their_settings(model)
     for name in [name for name in settings if name.endswith('_token_id')]:
         number = (token_ids or {}).get(name, settings[name])
@@ -257,7 +247,7 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     for name, part in of_family.read_with.items():
         if part not in parts:
             stated.pop(name, None)
-    shape_settings.check_fixed(stated, {**_FIXED, **of_family.fixed}, file)
+    trained_model.check_fixed(stated, {**_FIXED, **of_family.fixed}, file)
     values = {ours: stated[theirs] for ours, theirs in _named(of_family).items()}
     try:
         values |= {**of_family.shape, **of_family.read(stated)}
@@ -268,7 +258,7 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
         raise UserError(f'{file}: pad_token_id={pad_id!r}: positions count on from it: a number')
     if isinstance(values['max_position'], int):  # any other type is refused with its name
         values['max_position'] -= _first_position(FAMILIES[family], stated)
-    return shape_settings.model_config(values | {'family': family}, _ACTIVATION_IN, file)
+    return trained_model.make_model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 
 def _first_position(family: Family, settings: Mapping[str, Any]) -> int:
@@ -331,130 +321,6 @@ def _their_settings(model: Model) -> dict[str, Any]:
     if model.chosen:
         settings[_CHOSEN] = {model.head: dict(model.chosen)}
     return settings
-
-
-def tensors_in(folder: epath.Path, safe: str, pickled: str) -> tuple[Tensors, list[str]]:
-    """Every tensor in the directory, by its name there, and what is to be said of them.
-
-    safe, pickled: how the file of tensors is called, in either format. UserError where there is
-    none, or it is damaged.
-    """
-    # safetensors before pickles, one file before shards; the first that is there is read.
-    for file, read_file in ((safe, _read_safetensors), (pickled, _read_pickle)):
-        index = folder / f'{file}.index.json'
-        if (folder / file).exists():
-            tensors = read_file(folder / file)
-            break
-        if index.exists():
-            tensors = _read_shards(index, read_file)
-            break
-    else:
-        other = [name for name in ('tf_model.h5', 'flax_model.msgpack') if (folder / name).exists()]
-        beside = f' ({other[0]} is not read)' if other else ''
-        raise UserError(f'{folder}: no {safe} or {pickled} in it{beside}: download the weights too')
-
-    # Everything becomes float32; half-precision files are read, and it is said.
-    floats = collections.Counter(
-        str(t.dtype) for t in tensors.values() if not np.issubdtype(t.dtype, np.integer)
-    )
-    return tensors, [
-        f'{count} tensors are {dtype}: read as float32'
-        for dtype, count in floats.items()
-        if dtype != 'float32'
-    ]
-
-
-def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], Tensors]) -> Tensors:
-    """Return the tensors of all files that an index names."""
-    tensors: Tensors = {}
-    places = read_object(index).get('weight_map')
-    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
-        raise UserError(
-            f'{index}: its weight_map does not give every tensor the name of a file: download it'
-            ' again'
-        )
-
-    # The index is a file from elsewhere: a name in it must be one of a file beside it, so that it
-    # cannot lead to another folder.
-    for file in sorted(set(places.values())):
-        is_beside = '\0' not in file and epath.Path(file).name == file
-        if not (is_beside and (index.parent / file).is_file()):
-            raise UserError(
-                f'{index} names {file}, which is not beside it: download that shard too'
-            )
-        tensors |= read_file(index.parent / file)
-    if differ := set(places) ^ set(tensors):
-        raise UserError(f'{index}: it and the shards do not hold the same names: {brief(differ)}')
-    return tensors
-
-
-def _read_safetensors(file: epath.Path) -> Tensors:
-    # [(name, {dtype, shape, data})]: bytes, of which numpy makes arrays without copying.
-    try:
-        views = safetensors.deserialize(file.read_bytes())
-    except OSError as error:
-        raise UserError(f'{file}: cannot be read ({error.strerror or error})') from None
-    except safetensors.SafetensorError as error:
-        raise UserError(
-            f'{file}: not a whole safetensors file ({error}): download it again'
-        ) from error
-    if other := {view['dtype'] for _, view in views} - set(_DTYPES):
-        raise UserError(
-            f'{file}: tensors of type {", ".join(sorted(other))}: only {", ".join(_DTYPES)} can be'
-            ' read'
-        )
-    return {
-        name: np.frombuffer(view['data'], _DTYPES[view['dtype']]).reshape(view['shape'])
-        for name, view in views
-    }
-
-
-def _read_pickle(file: epath.Path) -> Tensors:
-    """Return what torch's reader of tensors alone, which runs no code, finds in a .bin file."""
-    try:
-        import torch
-    except ImportError:
-        raise UserError(
-            f'{file}: only safetensors are read without PyTorch: where torch and transformers are'
-            ' installed, convert it with AutoModel.from_pretrained(DIR).save_pretrained(DIR), or'
-            ' install torch here'
-        ) from None
-
-    # weights_only refuses code in the pickle.
-    try:
-        tensors = torch.load(str(file), map_location='cpu', weights_only=True)
-    except Exception as error:  # whatever damage or code in it raises
-        raise UserError(
-            f'{file}: torch cannot read it as plain tensors ({type(error).__name__}): it is damaged'
-            ' or not to be trusted'
-        ) from error
-
-    # From here on: a dictionary of names and plain tensors, or a refusal that says what it was.
-    plain = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
-    if not plain or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
-        held = f'a {type(tensors).__name__}'
-        if isinstance(tensors, dict):
-            held += f' of {", ".join(sorted(map(str, tensors)))[:120]}'
-        raise UserError(
-            f'{file}: holds {held}, and not a dictionary of tensors: save the state_dict of the'
-            ' model alone, or the model with save_pretrained(DIR)'
-        )
-    if odd := [
-        name
-        for name, t in tensors.items()
-        if t.layout != torch.strided or t.is_quantized or t.is_complex()
-    ]:
-        raise UserError(
-            f'{file}: {odd[0]} is a sparse, quantised or complex tensor: save it as plain numbers'
-        )
-
-    # numpy has no bfloat16, nor float8: those go through float32, which holds all their values.
-    numpy_has = (torch.float16, torch.float32, torch.float64)
-    arrays = {}
-    for name, t in tensors.items():
-        narrow = t.is_floating_point() and t.dtype not in numpy_has
-        arrays[name] = (t.detach().float() if narrow else t.detach()).numpy()
-    return arrays
 
 
 def _canonical(

@@ -15,7 +15,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 
 FILE = 'README.md'
 

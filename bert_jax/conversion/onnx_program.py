@@ -28,7 +28,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
 from bert_jax.conversion.onnx_graph import Graph, Made, Value
 from bert_jax.conversion.onnx_operations import ROWS, SAME, Call, onnx_type
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 

@@ -27,8 +27,8 @@ from bert_jax.configs.files.json_object import parse_object, read_object
 from bert_jax.configs.model.families import FAMILIES
 from bert_jax.configs.model.families.names import ArrayName, Piece
 from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.conversion import huggingface, parameters
-from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
+from bert_jax.conversion import huggingface, trained_model
+from bert_jax.conversion.parameters import Layout, NameOf, Tensors, brief
 from bert_jax.conversion.peft_settings import (
     IA3_SHAPES,
     MODULES,
@@ -40,6 +40,8 @@ from bert_jax.conversion.peft_settings import (
     task_of,
     tuning_of,
 )
+from bert_jax.conversion.trained_model import Model, Reading
+from bert_jax.conversion.weight_files import read_tensors
 from bert_jax.model.tuning import is_added, neutral
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.task_heads import CLASSES
@@ -104,7 +106,7 @@ def read(path: epath.PathLike, base: Model) -> Reading:
     folder, file = epath.Path(path), epath.Path(path) / _CONFIG
     settings = read_object(file)
     method = method_of(settings, file)
-    by_file_name, remarks = huggingface.tensors_in(folder, *_FILES)
+    by_file_name, remarks = read_tensors(folder, *_FILES)
     notes = _notes(folder)
     if notes.get('encoder', digest(base)) != digest(base):
         raise UserError(
@@ -199,7 +201,7 @@ def write(
     check_method(tuning)
     _check_family(model, f'--format=peft: {path}')
     _check_shape(model, base, name)
-    left_out = parameters.left_out(model, str(path))
+    left_out = trained_model.list_left_out(model, str(path))
     arrays, modules, blocks, has_biases = _contents(model, base, name, saved)
 
     # Arrays first: a folder whose adapter_config.json is there is whole.

@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.tuning import MATRICES, TuningConfig
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 # Settings that are read here, or say how the arrays were made or, again, which they are. Any other
@@ -36,7 +36,7 @@ _NOT_THEIRS = {
 }
 
 # Their module of a matrix, {} for the block's number; equal in all families with `has_peft`.
-# BERT's own, as transformers has it: no gate, which is left out at the door (parameters.left_out).
+# BERT's own, as transformers has it: no gate, which is left out at the door.
 MODULES = {
     name: str(bert.ARRAYS[f'encoder/layers/{name}'])
     for name in MATRICES

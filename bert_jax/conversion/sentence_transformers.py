@@ -21,7 +21,7 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse, read_object
 from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.conversion.parameters import Model, Reading
+from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.train.task_heads import HEADS
 
 MODULES = 'modules.json'

@@ -19,7 +19,8 @@ from jax import Array, export
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion.parameters import Model, Tensors, brief
+from bert_jax.conversion.parameters import Tensors, brief
+from bert_jax.conversion.trained_model import Model
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.model.blocks import matmul

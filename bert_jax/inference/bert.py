@@ -27,7 +27,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference.engine import check_process
 from bert_jax.inference.extractor import Extractor
 from bert_jax.inference.mask_filler import MaskFiller, check_head

@@ -30,7 +30,7 @@ from bert_jax.conversion import (
     serving,
 )
 from bert_jax.conversion.model_card import Notes
-from bert_jax.conversion.parameters import Model, Reading, with_stored_words
+from bert_jax.conversion.trained_model import Model, Reading, store_words
 from bert_jax.inference import serving_folder
 from bert_jax.inference.predictor import trained_with
 from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
@@ -108,7 +108,7 @@ def export(
     if format == 'sentence_transformers':
         model = _as_sentence_encoder(model)
     if not of_ours:
-        model = with_stored_words(model, source.where)
+        model = store_words(model, source.where)
     if hidden_act:  # some readers know only one form of gelu; the weights stay
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
     encoder = _base(model, init_from, base) if format == 'peft' else None

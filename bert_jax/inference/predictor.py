@@ -25,7 +25,7 @@ from absl import logging
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
-from bert_jax.conversion.parameters import Model, check_parts
+from bert_jax.conversion.trained_model import Model, check_parts
 from bert_jax.costs import memory
 from bert_jax.inference import pipelines
 from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed

@@ -31,11 +31,11 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import (
     huggingface,
     onnx_program,
-    parameters,
     sentence_transformers,
     serving,
+    trained_model,
 )
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.input_pipeline.tokenizer import spelling
 from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -159,7 +159,7 @@ def write(
     A damaged or unfit model is a UserError.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
-    left_out = parameters.left_out(model, f'--architecture={model.architecture}', None)
+    left_out = trained_model.list_left_out(model, f'--architecture={model.architecture}', None)
     weights = serving.used_weights(model, settings.compute_dtype)
     if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise UserError(
@@ -213,7 +213,7 @@ def _write_onnx(
         onnx_program.quantise(file, file.with_name('model_quantized.onnx'))
     # An encoder that transformers lacks has no config.json; the program needs none.
     with contextlib.suppress(UserError):
-        parameters.left_out(model, '', model.config.traits.transformers.settings)
+        trained_model.list_left_out(model, '', model.config.traits.transformers.settings)
         write_tokenizer(folder, model, tokenizer)
         huggingface.write_settings(epath.Path(folder), model, token_ids(tokenizer))
     if model.sentence is not None:

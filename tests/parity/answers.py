@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference import export
 from bert_jax.inference.mask_filler import MaskFiller
 from bert_jax.inference.predictor import Predictor

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 
 from bert_jax.conversion import huggingface, serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference import Bert, export
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks.files import conll

@@ -16,7 +16,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets.relatives import modernbert
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.conversion import huggingface, serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.model import layout
 from bert_jax.train.task_heads import CLASSES
 from tests.parity import reference

@@ -16,7 +16,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import onnx_program, serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference import export
 from bert_jax.inference.serving_folder import ProgramSettings
 from bert_jax.train.task_heads import HEADS

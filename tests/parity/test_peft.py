@@ -11,8 +11,7 @@ import pytest
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, peft, serving
-from bert_jax.conversion.parameters import Model
-from bert_jax.conversion.tuned import folded
+from bert_jax.conversion.trained_model import Model, fold_tuned
 from bert_jax.train.task_heads import HEADS
 from tests.helpers.numpy_bert import noisy_params
 from tests.parity import reference
@@ -161,7 +160,7 @@ def test_their_adapter_answers_alike_here_folded_and_back_there(tmp_path, name):
     read = peft.read(adapter, base).model
     assert read.architecture == architecture
     same(answers(read, batch), wanted, batch)
-    params, config = folded(read.params, read.config)
+    params, config = fold_tuned(read.params, read.config)
     assert config.tuning == TuningConfig()
     same(answers(read._replace(params=params, config=config), batch), wanted, batch)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.conversion import serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions

@@ -34,8 +34,14 @@ from bert_jax.configs.files.regular import check_regular_files
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
-from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
-from bert_jax.conversion.tuned import assembled, folded
+from bert_jax.conversion.trained_model import (
+    Model,
+    Reading,
+    assemble_tuned,
+    check_arrays,
+    check_parts,
+    fold_tuned,
+)
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.heads import Pretraining
@@ -366,7 +372,7 @@ def _read_workdir(
         )
     if model.tuning.method != 'full':
         base = (encoder or _encoder_of(workdir)).params['encoder']
-        params, model = assembled(base, params, model, workdir.name)
+        params, model = assemble_tuned(base, params, model, workdir.name)
     if isinstance(config, PretrainConfig):
         bert = Model(model, params, pretraining_head(model).class_in(model.family))
     else:
@@ -414,7 +420,7 @@ def _encoder_of(workdir: Workdir) -> Source:
 
 def fold(source: Source) -> Source:
     """Return the source with tuned weights folded into BERT's own; adapters stay."""
-    params, model = folded(source.params, source.model)
+    params, model = fold_tuned(source.params, source.model)
     return source.changed(params=params, config=model)
 
 

@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import model_card, sentence_transformers
 from bert_jax.conversion.model_card import Notes
-from bert_jax.conversion.parameters import Reading
+from bert_jax.conversion.trained_model import Reading
 from bert_jax.inference import Predictor, export
 from bert_jax.runs.sources import source as sources
 from bert_jax.train.task_heads import HEADS
