@@ -1,8 +1,8 @@
 """A BERT's parameters under another program's names: what both formats share.
 
-Owns how our tree becomes arrays by name and arrays by name our tree, with nothing left out silently:
-a name or shape that does not fit, on either side, is an error that lists it. Must not know any
-program's names or files.
+Owns how our tree becomes arrays by name and arrays by name our tree, with nothing left out
+silently: a name or shape that does not fit, on either side, is an error that lists it. Must not
+know any program's names or files.
 
 Theirs: one array for each block, word table of vocab_size rows. Ours: blocks stacked on a leading
 axis, the vocabulary's axis padded to a multiple of 128 with rows of zeros, which leave here and

@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.conversion import serving
-from bert_jax.costs import memory
+from bert_jax.costs.step_costs import held_bytes
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import layout, partition
@@ -80,7 +80,7 @@ def placed(
         if key not in resident:
             kept = serving.stored(sharding.path_of(path), array, compute_dtype)
             resident[key] = array, jax.device_put(kept, shard)
-            added += memory.held(resident[key][1])
+            added += held_bytes(resident[key][1])
         return resident[key][1]
 
     mesh = construction.make_mesh(RuntimeConfig())

@@ -26,7 +26,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.trained_model import Model, check_parts
-from bert_jax.costs import memory
+from bert_jax.costs.step_costs import format_bytes
 from bert_jax.inference import pipelines
 from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed
 from bert_jax.inference.pipelines import Pipeline
@@ -273,7 +273,7 @@ class Predictor:
         resident: Resident = {}
         compute_dtype = inference_dtype(compute_dtype)
         _, size = placed({'encoder': encoder.params['encoder']}, resident, compute_dtype)
-        logging.info('%s: %s in memory, once', encoder.where, memory.size(size))
+        logging.info('%s: %s in memory, once', encoder.where, format_bytes(size))
 
         # What is not the encoder's own object is the run's.
         predictors: dict[str, Predictor] = {}
@@ -281,7 +281,7 @@ class Predictor:
             length, options = trained_with(workdir)
             length = length or source.model.max_position
             predictor = cls(source, length, options, top, compute_dtype, resident)
-            logging.info('%s: adds %s', workdir, memory.size(predictor.added_bytes))
+            logging.info('%s: adds %s', workdir, format_bytes(predictor.added_bytes))
             predictors[workdir] = predictor
         return predictors
 

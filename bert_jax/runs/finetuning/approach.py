@@ -18,7 +18,7 @@ from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.sentence import LOSSES, EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig
 from bert_jax.costs.flops import training_flops_per_sequence
-from bert_jax.costs.throughput import StepCosts
+from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.input_pipeline.tasks.files.class_weights import class_weights

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.costs import flops
-from bert_jax.costs.throughput import StepCosts
+from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import before_jax, processes
