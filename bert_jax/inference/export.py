@@ -15,32 +15,25 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 from bert_jax.conversion import (
     google,
-    hub,
     huggingface,
-    model_card,
     peft,
     peft_settings,
     sentence_transformers,
     serving,
 )
-from bert_jax.conversion.model_card import Notes
 from bert_jax.conversion.trained_model import Model, Reading, store_words
-from bert_jax.inference import serving_folder
+from bert_jax.inference import model_card, serving_folder
+from bert_jax.inference.model_card import Notes
 from bert_jax.inference.predictor import trained_with
 from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
-from bert_jax.runs.workdir import metrics
-from bert_jax.runs.workdir import notes as note_of
 from bert_jax.runs.workdir.folder import new_folder
-from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 Format = Literal['huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo']
@@ -113,7 +106,9 @@ def export(
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
     encoder = _base(model, init_from, base) if format == 'peft' else None
     length, options = trained_with(init_from) if of_ours else (None, {})
-    notes = _notes(init_from, output)._replace(languages=tuple(languages), license=license)
+    notes = model_card.read_notes(init_from, output)._replace(
+        languages=tuple(languages), license=license
+    )
     arguments = (encoder, sources.saved_in(init_from), length, options.get('texts'), init_from)
     reading, left_out = write(model, source.tokenizer, format, output, *arguments, notes, settings)
     if print_map:
@@ -121,80 +116,6 @@ def export(
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
     return Exported(model.architecture, left_out, fingerprint)
-
-
-def _notes(init_from: str, output: str) -> Notes:
-    """Return what a model card says of the training, as far as the source says it."""
-    name, base = epath.Path(output).name, None
-    workdir, _ = sources.at_step(init_from)
-    if not workdir.config_file.exists() or huggingface.is_directory(init_from):
-        return Notes(name, _on_hub(init_from))
-    config, trained, longest = workdir.config(), [], None
-    if isinstance(config, FinetuneConfig):
-        data = workdir.data(init_from=str)
-        base = _on_hub(data['init_from'])
-        trained += [
-            ('task', epath.Path(data.get('task', '')).stem),
-            ('begun from', base or epath.Path(data['init_from']).name),
-            ('batch', config.batch_size),
-            *([] if config.steps else [('epochs', f'{config.epochs:g}')]),
-        ]
-        longest = config.max_seq_length
-    if isinstance(config, PretrainConfig):
-        trained += _of_phases(config, workdir.newest_step())
-        longest = max(phase.seq_len for phase in config.phases)
-    if isinstance(config, FinetuneConfig | PretrainConfig):
-        trained += [
-            ('optimizer', config.optimizer.algorithm),
-            ('learning rate', f'{config.optimizer.peak_lr:g}'),
-            ('seed', config.seed),
-        ]
-    trained.append(('steps', workdir.newest_step()))
-    scores = []
-    for file in sorted((workdir.path / 'eval').glob('*.json')):
-        of_split = read_object(file).get('metrics') or {}
-        numbers = {n: v for n, v in of_split.items() if isinstance(v, int | float)}
-        scores += [(file.stem, metric, value) for metric, value in numbers.items()]
-    scores += _last_scores(workdir)
-    return Notes(name, base, tuple(trained), tuple(scores), longest)
-
-
-def _of_phases(config: PretrainConfig, step: int) -> list[tuple[str, Any]]:
-    """Return what each phase of pre-training has read until a step."""
-    facts: list[tuple[str, Any]] = []
-    for number, phase in enumerate(config.phases):
-        steps = min(phase.steps, step)
-        step -= steps
-        if steps:
-            pieces = steps * phase.batch_size * phase.seq_len
-            row = f'rows of {phase.seq_len}, batch {phase.batch_size}, {steps:,} steps'
-            facts.append((f'phase {number}', f'{row}, at most {pieces:,} word pieces'))
-    return facts
-
-
-def _last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
-    """Return the last scores on held-out rows, each beside what guessing has, if that is known."""
-    file = workdir.path / metrics.FILE
-    lines = metrics.read_metrics(file) if file.exists() else []
-    held_out = [line for line in lines if line.get('split') == 'eval']
-    if not held_out:
-        return []
-    guessed: dict[str, float] = {}
-    for guess in note_of.guesses(workdir):
-        guessed |= guess.scores
-    scores = []
-    for name, value in held_out[-1].items():
-        if isinstance(value, int | float) and name not in ('step', 'phase'):
-            scores.append((f'held out at step {held_out[-1]["step"]}', name, float(value)))
-            if name in guessed:
-                scores.append(('guessing', name, guessed[name]))
-    return scores
-
-
-def _on_hub(name: str) -> str | None:
-    """Return the name of a model on the Hub without its revision, or None for what lies here."""
-    is_there = not epath.Path(name).exists() and hub.is_name(name) and '/' in name
-    return name.partition('@')[0] if is_there else None
 
 
 def _as_sentence_encoder(model: Model) -> Model:

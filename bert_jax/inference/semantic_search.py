@@ -1,8 +1,8 @@
 """Semantic search: the vectors that are nearest to others, and the sentences of a file by them.
 
 Owns the exact search, on the device, block by block, and the hard negatives that are chosen by it.
-What the vectors are of is the extractor's (extractor.py), which makes one of every text; must not
-know how answers are printed.
+What the vectors are of is feature_extraction.py's, which makes one of every text; must not know how
+answers are printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax import Array
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.inference.extractor import Extractor, Records
+from bert_jax.inference.feature_extraction import Extractor, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.tasks.metrics.similarity import unit
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader

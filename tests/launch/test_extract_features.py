@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.conversion import huggingface
-from bert_jax.inference.extractor import Extractor, row_of
-from bert_jax.inference.feature_files import FeatureFiles
+from bert_jax.inference.feature_extraction import Extractor, FeatureFiles, row_of
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.model.blocks.block import Block
 from bert_jax.model.blocks.part import Rows

@@ -16,7 +16,7 @@ from bert_jax.configs.load import load
 from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
 from bert_jax.inference import Predictor, export
-from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.inference.bert import MaskFiller
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest

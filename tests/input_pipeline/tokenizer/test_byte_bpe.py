@@ -10,7 +10,7 @@ import shutil
 import pytest
 import tokenizers
 
-from bert_jax.inference.extractor import row_of
+from bert_jax.inference.feature_extraction import row_of
 from bert_jax.inference.pipelines import words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tokenizer import vocabulary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tokenizers
 
-from bert_jax.inference.extractor import row_of
+from bert_jax.inference.feature_extraction import row_of
 from bert_jax.inference.pipelines import WithMasks, words_of
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tokenizer import vocabulary

@@ -1,7 +1,7 @@
 """The model card of an exported directory: README.md, as the Hugging Face Hub shows it.
 
 Owns its words: what the model is, how it was trained and scored as far as a run's notes say, and
-the lines of Python that use it, which fit its head. Must not know workdirs: notes come from them.
+the lines of Python that use it, which fit its head.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
+from bert_jax.conversion import hub, huggingface
 from bert_jax.conversion.trained_model import Model
+from bert_jax.runs.sources import source as sources
+from bert_jax.runs.workdir import metrics
+from bert_jax.runs.workdir import notes as note_of
+from bert_jax.runs.workdir.workdir import Workdir
 
 FILE = 'README.md'
 
@@ -59,10 +66,10 @@ def check_origin(languages: Sequence[str], license: str | None) -> None:
 
 def write(folder: epath.Path, model: Model, notes: Notes) -> None:
     """Write the card of a directory of transformers, or of sentence-transformers."""
-    atomic_write(folder / FILE, card(model, notes))
+    atomic_write(folder / FILE, make_card(model, notes))
 
 
-def card(model: Model, notes: Notes) -> str:
+def make_card(model: Model, notes: Notes) -> str:
     """Return the card's text."""
     uses, traits = model.row.card, model.config.traits
     of_vectors = model.sentence is not None
@@ -104,16 +111,90 @@ def card(model: Model, notes: Notes) -> str:
         f'A{"n" if traits.name[0] in "AE" else ""} {traits.name} encoder that {uses.purpose},'
         f' {"trained" if notes.trained else "written"} by bert_jax.',
         '```python\n' + uses.example.format(tag=uses.task, name=notes.name) + '\n```',
-        _table('Model', facts),
+        _format_table('Model', facts),
     ]
     if notes.trained:
-        parts.append(_table('Training', notes.trained))
+        parts.append(_format_table('Training', notes.trained))
     if notes.scores:
         rows = [(f'{split}, {metric}', f'{value:.4f}') for split, metric, value in notes.scores]
-        parts.append(_table('Scores', rows))
+        parts.append(_format_table('Scores', rows))
     return '\n\n'.join(parts) + '\n'
 
 
-def _table(title: str, rows: Any) -> str:
+def _format_table(title: str, rows: Any) -> str:
     lines = [f'| {name} | {str(value).replace("|", "&#124;")} |' for name, value in rows]
     return '\n'.join([f'## {title}', '', '| | |', '|---|---|', *lines])
+
+
+def read_notes(init_from: str, output: str) -> Notes:
+    """Return what a model card says of the training, as far as the source says it."""
+    name, base = epath.Path(output).name, None
+    workdir, _ = sources.at_step(init_from)
+    if not workdir.config_file.exists() or huggingface.is_directory(init_from):
+        return Notes(name, _find_hub_name(init_from))
+    config, trained, longest = workdir.config(), [], None
+    if isinstance(config, FinetuneConfig):
+        data = workdir.data(init_from=str)
+        base = _find_hub_name(data['init_from'])
+        trained += [
+            ('task', epath.Path(data.get('task', '')).stem),
+            ('begun from', base or epath.Path(data['init_from']).name),
+            ('batch', config.batch_size),
+            *([] if config.steps else [('epochs', f'{config.epochs:g}')]),
+        ]
+        longest = config.max_seq_length
+    if isinstance(config, PretrainConfig):
+        trained += _list_phases(config, workdir.newest_step())
+        longest = max(phase.seq_len for phase in config.phases)
+    if isinstance(config, FinetuneConfig | PretrainConfig):
+        trained += [
+            ('optimizer', config.optimizer.algorithm),
+            ('learning rate', f'{config.optimizer.peak_lr:g}'),
+            ('seed', config.seed),
+        ]
+    trained.append(('steps', workdir.newest_step()))
+    scores = []
+    for file in sorted((workdir.path / 'eval').glob('*.json')):
+        of_split = read_object(file).get('metrics') or {}
+        numbers = {n: v for n, v in of_split.items() if isinstance(v, int | float)}
+        scores += [(file.stem, metric, value) for metric, value in numbers.items()]
+    scores += _read_last_scores(workdir)
+    return Notes(name, base, tuple(trained), tuple(scores), longest)
+
+
+def _list_phases(config: PretrainConfig, step: int) -> list[tuple[str, Any]]:
+    """Return what each phase of pre-training has read until a step."""
+    facts: list[tuple[str, Any]] = []
+    for number, phase in enumerate(config.phases):
+        steps = min(phase.steps, step)
+        step -= steps
+        if steps:
+            pieces = steps * phase.batch_size * phase.seq_len
+            row = f'rows of {phase.seq_len}, batch {phase.batch_size}, {steps:,} steps'
+            facts.append((f'phase {number}', f'{row}, at most {pieces:,} word pieces'))
+    return facts
+
+
+def _read_last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
+    """Return the last scores on held-out rows, each beside what guessing has, if that is known."""
+    file = workdir.path / metrics.FILE
+    lines = metrics.read_metrics(file) if file.exists() else []
+    held_out = [line for line in lines if line.get('split') == 'eval']
+    if not held_out:
+        return []
+    guessed: dict[str, float] = {}
+    for guess in note_of.guesses(workdir):
+        guessed |= guess.scores
+    scores = []
+    for name, value in held_out[-1].items():
+        if isinstance(value, int | float) and name not in ('step', 'phase'):
+            scores.append((f'held out at step {held_out[-1]["step"]}', name, float(value)))
+            if name in guessed:
+                scores.append(('guessing', name, guessed[name]))
+    return scores
+
+
+def _find_hub_name(name: str) -> str | None:
+    """Return the name of a model on the Hub without its revision, or None for what lies here."""
+    is_there = not epath.Path(name).exists() and hub.is_name(name) and '/' in name
+    return name.partition('@')[0] if is_there else None
