@@ -81,10 +81,10 @@ def is_directory(folder: epath.PathLike) -> bool:
     return path.exists() and 'kind' not in read_object(path)
 
 
-def shape(path: epath.PathLike) -> ModelConfig:
+def read_shape(path: epath.PathLike) -> ModelConfig:
     """Return the encoder's shape, by config.json alone; UserError where that is of no BERT."""
     folder = epath.Path(path)
-    return _model_config(_settings(folder), folder / 'config.json')
+    return _make_config(_read_settings(folder), folder / 'config.json')
 
 
 def read(directory: epath.PathLike) -> Reading:
@@ -97,12 +97,12 @@ def read(directory: epath.PathLike) -> Reading:
 
     # Settings, then tensors by their names in the file, then by names without that of the family,
     # which differ by class and version.
-    settings = _settings(folder)
-    config = _model_config(settings, folder / 'config.json')
-    architecture = _architecture(settings, folder / 'config.json')
-    theirs, name_of = config.traits.transformers, names_in(config.family, architecture)
+    settings = _read_settings(folder)
+    config = _make_config(settings, folder / 'config.json')
+    architecture = _read_architecture(settings, folder / 'config.json')
+    theirs, name_of = config.traits.transformers, bind_names(config.family, architecture)
     by_file_name, remarks = read_tensors(folder, *_FILES)
-    names = _canonical(by_file_name, theirs, folder)
+    names = _canonicalize(by_file_name, theirs, folder)
     tensors = {canonical: by_file_name[name] for canonical, name in names.items()}
 
     # What is no weight of ours goes: buffers that are counted, not learned, and the decoder's
@@ -110,13 +110,13 @@ def read(directory: epath.PathLike) -> Reading:
     unused = (*_BUFFERS, *theirs.displaced(architecture))
     ignored = tuple(names[n] for n in unused if tensors.pop(n, None) is not None)
     _untie(tensors, names, name_of, folder)
-    first = _first_position(config.traits, {**theirs.defaults, **settings})
+    first = _find_first_position(config.traits, {**theirs.defaults, **settings})
     _move_positions(tensors, name_of, config.traits.first_position - first)
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
     parts = parameters.find_parts(tensors, config, name_of, str(folder / 'config.json'))
-    labels = _labels(settings, folder)
-    outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
+    labels = _read_labels(settings, folder)
+    outputs = 1 if _has_score_alone(architecture) else len(labels) or settings.get('num_labels', 2)
     layout = Layout(config, parts, outputs, name_of)
     model = Model(
         config,
@@ -130,8 +130,8 @@ def read(directory: epath.PathLike) -> Reading:
         chosen = of_tasks.get(model.head)
         model = model._replace(chosen=chosen if isinstance(chosen, dict) else {})
     if architecture == HEADS['classifier'].class_in(config.family):
-        named = sentence_transformers.activation_in(settings)
-        model = sentence_transformers.with_activation(model, named, folder / 'config.json')
+        named = sentence_transformers.read_activation(settings)
+        model = sentence_transformers.add_activation(model, named, folder / 'config.json')
     ours = {names[name]: path for name, path in layout.our_names().items()}
     return Reading(model, ours, ignored, tuple(remarks))
 
@@ -150,9 +150,9 @@ def write(
     model = trained_model.add_mapping(model)
     folder = epath.Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    ours = tensors_of(model, CLASSES[model.architecture].parts)
-    first = _first_position(model.config.traits, {**theirs.written, **(token_ids or {})})
-    name_of = names_in(model.config.family, model.architecture)
+    ours = make_tensors(model, CLASSES[model.architecture].parts)
+    first = _find_first_position(model.config.traits, {**theirs.written, **(token_ids or {})})
+    name_of = bind_names(model.config.family, model.architecture)
     _move_positions(ours, name_of, first - model.config.traits.first_position)
     tensors = {theirs.full(name, model.architecture): array for name, array in ours.items()}
     # Weights first: a folder whose config.json is there is whole.
@@ -166,36 +166,36 @@ def write_settings(
 ) -> None:
     """Write config.json alone; arguments as of `write`, whose checks are passed."""
     model = trained_model.add_mapping(model)
-    settings = _their_settings(model)
+    settings = _make_settings(model)
     for name in [name for name in settings if name.endswith('_token_id')]:
         number = (token_ids or {}).get(name, settings[name])
         # torch refuses a number that is of no row
         settings[name] = number if number < model.config.vocab_size else None
-    first = _first_position(model.config.traits, settings)
+    first = _find_first_position(model.config.traits, settings)
     settings['max_position_embeddings'] = first + model.config.max_position
     is_number = model.row.problem_type == 'regression' and model.outputs == 1
     if is_number or 'activation' in model.chosen:
-        settings |= sentence_transformers.as_cross_encoder(model)
+        settings |= sentence_transformers.describe_cross_encoder(model)
     atomic_write(folder / 'config.json', json.dumps(settings, indent=2) + '\n')
 
 
-def names_in(family: str, architecture: str) -> NameOf:
+def bind_names(family: str, architecture: str) -> NameOf:
     """Return the names in a class of transformers, without the module around the encoder."""
     return functools.partial(FAMILIES[family].transformers.array, architecture=architecture)
 
 
-def tensors_of(model: Model, parts: Iterable[str]) -> Tensors:
+def make_tensors(model: Model, parts: Iterable[str]) -> Tensors:
     """Return a model's arrays of the encoder and of these parts by their names in its class."""
-    name_of = names_in(model.config.family, model.architecture)
+    name_of = bind_names(model.config.family, model.architecture)
     return Layout(model.config, parts, model.outputs, name_of).to_tensors(model.params)
 
 
-def _settings(folder: epath.Path) -> dict[str, Any]:
+def _read_settings(folder: epath.Path) -> dict[str, Any]:
     if not (folder / 'config.json').exists():
         raise UserError(f'{folder}: no config.json in it: not a Hugging Face model directory')
     settings = read_object(folder / 'config.json')
     kind = settings.get('model_type', _FIRST)
-    architecture = _architecture(settings, folder / 'config.json')
+    architecture = _read_architecture(settings, folder / 'config.json')
     family = BY_TYPE.get(str(kind))
     if family is None or not architecture.startswith(FAMILIES[family].transformers.prefix):
         types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)
@@ -206,7 +206,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
     return settings
 
 
-def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
+def _read_architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """Return the class of transformers that a config.json names."""
     # Absent in files of an encoder alone.
     family = BY_TYPE.get(str(settings.get('model_type')), _FIRST)
@@ -216,7 +216,7 @@ def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     return named[0]
 
 
-def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
+def _read_labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
     # The names of the outputs, in the order of their numbers; JSON's keys are text.
     named = settings.get('id2label') or {}
     if not isinstance(named, dict) or not all(isinstance(label, str) for label in named.values()):
@@ -231,16 +231,16 @@ def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
         ) from None
 
 
-def _scores_alone(architecture: str) -> bool:
+def _has_score_alone(architecture: str) -> bool:
     """Whether a class has one output, a score that no label names."""
     head = CLASSES.get(architecture)
     return head is not None and bool(of_task(head.parts)) and not head.labelled
 
 
-def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
+def _make_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     family = BY_TYPE[settings.get('model_type', _FIRST)]
     of_family = FAMILIES[family].transformers
-    head = CLASSES.get(_architecture(settings, file))
+    head = CLASSES.get(_read_architecture(settings, file))
     parts = head.parts if head else PARTS
     stated = {**_DEFAULTS, **of_family.defaults, **settings}
     # What no part of the class reads may have any value.
@@ -248,7 +248,7 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
         if part not in parts:
             stated.pop(name, None)
     trained_model.check_fixed(stated, {**_FIXED, **of_family.fixed}, file)
-    values = {ours: stated[theirs] for ours, theirs in _named(of_family).items()}
+    values = {ours: stated[theirs] for ours, theirs in _name_settings(of_family).items()}
     try:
         values |= {**of_family.shape, **of_family.read(stated)}
     except (ValueError, TypeError, AttributeError) as error:
@@ -257,11 +257,11 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     if FAMILIES[family].first_position and (not isinstance(pad_id, int) or pad_id < 0):
         raise UserError(f'{file}: pad_token_id={pad_id!r}: positions count on from it: a number')
     if isinstance(values['max_position'], int):  # any other type is refused with its name
-        values['max_position'] -= _first_position(FAMILIES[family], stated)
+        values['max_position'] -= _find_first_position(FAMILIES[family], stated)
     return trained_model.make_model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 
-def _first_position(family: Family, settings: Mapping[str, Any]) -> int:
+def _find_first_position(family: Family, settings: Mapping[str, Any]) -> int:
     """Return the row of their position table that is of a text's first token.
 
     Where rows of no text are before it, the last of them has the number of the padding token.
@@ -279,13 +279,13 @@ def _move_positions(tensors: Tensors, name_of: NameOf, rows: int) -> None:
         tensors[piece.name] = np.pad(table, ((max(rows, 0), 0), (0, 0)))[max(-rows, 0) :]
 
 
-def _named(of_family: TransformersNames) -> dict[str, str]:
+def _name_settings(of_family: TransformersNames) -> dict[str, str]:
     """Return {setting of ModelConfig: what a family calls it} for all that one name says."""
     named = {**_SETTINGS, **of_family.settings}
     return {ours: theirs for ours, theirs in named.items() if theirs}
 
 
-def _their_settings(model: Model) -> dict[str, Any]:
+def _make_settings(model: Model) -> dict[str, Any]:
     # Their class, our sizes, and what our model always is. The dropout before a classifier is
     # stated in every class: tasks that begin with this model read it.
     family = model.config.traits.transformers
@@ -293,7 +293,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
     rate = model.head_dropout
     if rate is None and default is not None:  # where null would not be the encoder's own
         rate = model.config.hidden_dropout
-    named = _named(family)
+    named = _name_settings(family)
     ours = {theirs: getattr(model.config, name) for name, theirs in named.items()}
     act = _ACTIVATION_OUT[model.config.hidden_act]
     is_learned = model.config.positions == 'learned'
@@ -314,7 +314,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
     # Names of outputs: transformers wants one for each, and makes these up where there are none.
     if of_task(CLASSES[model.architecture].parts):
         labels = model.labels or tuple(f'LABEL_{i}' for i in range(model.outputs))
-        if not _scores_alone(model.architecture):
+        if not _has_score_alone(model.architecture):
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}
             settings['label2id'] = {label: i for i, label in enumerate(labels)}
         settings['problem_type'] = model.problem_type
@@ -323,7 +323,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
     return settings
 
 
-def _canonical(
+def _canonicalize(
     in_file: Iterable[str], theirs: TransformersNames, folder: epath.Path
 ) -> dict[str, str]:
     """{name without the family's and with weight and bias for gamma and beta: that in the file}."""

@@ -147,10 +147,10 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
     read.
     """
     axes = dict(model.row.inputs)
-    calls = [(serving.forward(model), list(model.row.output_names), '')]
+    calls = [(serving.make_forward(model), list(model.row.output_names), '')]
     bare, whole = model._replace(sentence=None), model
     if model.sentence is not None and set(bare.row.parts) <= set(model.parts):
-        calls.append((serving.forward(bare), ['last_hidden_state'], 'token_embeddings'))
+        calls.append((serving.make_forward(bare), ['last_hidden_state'], 'token_embeddings'))
         whole = bare
     has_positions = axes.pop(_POSITIONS, None) is not None
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
@@ -158,10 +158,10 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
         for name, shape in axes.items()
     }
-    weights = by_path(layout.separate(serving.nested(serving.used_weights(whole))))
+    weights = by_path(layout.separate(serving.nest(serving.select_weights(whole))))
 
     def run(leaves: Sequence[jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        batch, params = dict(zip(inputs, arrays)), serving.nested(dict(zip(weights, leaves)))
+        batch, params = dict(zip(inputs, arrays)), serving.nest(dict(zip(weights, leaves)))
         if has_positions:
             shape = batch['input_ids'].shape
             batch[_POSITIONS] = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)

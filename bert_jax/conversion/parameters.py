@@ -141,7 +141,7 @@ class Layout:
         finite = lambda array: np.isfinite(array.astype(np.float32)).all()
         if bad := [spelled.get(n, n) for n in wanted if not finite(tensors[n])]:
             raise UserError(
-                f'{source}: {brief(bad)}: NaN or infinite values: the file is damaged or its'
+                f'{source}: {join_names(bad)}: NaN or infinite values: the file is damaged or its'
                 ' training diverged'
             )
 
@@ -195,7 +195,7 @@ def find_shapes(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict
     beside = tuple(part.path for part in PARTS.values())
     # Blocks that share their weights once, however often a file says that they are gone through.
     shallow_config = dataclasses.replace(config, num_layers=config.own_blocks)
-    encoder = _shapes(HEADS['encoder'].model(shallow_config, dtype, outputs))
+    encoder = _trace_shapes(HEADS['encoder'].model(shallow_config, dtype, outputs))
     shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
     shallow = config.of_depth(1)
@@ -203,13 +203,13 @@ def find_shapes(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict
     for name, part in PARTS.items():
         head = next((head for head in of_family if name in head.parts), None)
         if name in wanted and head:
-            of_head = _shapes(head.model(shallow, dtype, outputs))
+            of_head = _trace_shapes(head.model(shallow, dtype, outputs))
             shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
     return shapes
 
 
 @functools.lru_cache(maxsize=16)
-def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+def _trace_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """{path: shape} of a model's parameters."""
     tree = jax.eval_shape(lambda: init_params(model, 0))
     return {path: leaf.shape for path, leaf in by_path(tree).items()}
@@ -259,8 +259,8 @@ def check_fit(
         missing = set(wanted) - set(actual)
         unknown = {spelled.get(n, n) for n in set(actual) - set(wanted)}
         raise UserError(
-            f'{source}: its weights are not those of {settings}: missing {brief(missing)}; not'
-            f' known here {brief(unknown)}: weights and settings must be of one model'
+            f'{source}: its weights are not those of {settings}: missing {join_names(missing)}; not'
+            f' known here {join_names(unknown)}: weights and settings must be of one model'
         )
     if wrong := [
         f'{spelled.get(n, n)}: {actual[n]} in the file, {s} by {settings}'
@@ -273,7 +273,7 @@ def check_fit(
         )
 
 
-def brief(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """All of `names` in one line, blocks drawn together; 'nothing' for none.
 
     As in 'encoder.layer.{3,4}.output.dense.bias'.

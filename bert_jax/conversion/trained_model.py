@@ -18,7 +18,7 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion.parameters import brief, check_fit, find_shapes
+from bert_jax.conversion.parameters import check_fit, find_shapes, join_names
 from bert_jax.model.tuning import is_added, method_of, neutral
 from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, of_task
@@ -291,7 +291,7 @@ def assemble_tuned(
     trained_from = method_of(config).trained_from
     trained = {path for path in encoder_leaves if trained_from(path) is not None}
     if missing := trained - given.keys() - config.words.computed:
-        raise UserError(f'{name}: missing {brief(missing)}, which its tuning trains: {_MEND}')
+        raise UserError(f'{name}: missing {join_names(missing)}, which its tuning trains: {_MEND}')
     whole = dict(encoder_leaves)
     for path, leaf in given.items():
         leaf = np.asarray(leaf)

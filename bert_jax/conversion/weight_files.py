@@ -15,7 +15,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.conversion.parameters import Tensors, brief
+from bert_jax.conversion.parameters import Tensors, join_names
 
 # The types of safetensors that numpy, with ml_dtypes, can hold.
 _DTYPES = {
@@ -79,7 +79,9 @@ def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], Tensors]) 
             )
         tensors |= read_file(index.parent / file)
     if differ := set(places) ^ set(tensors):
-        raise UserError(f'{index}: it and the shards do not hold the same names: {brief(differ)}')
+        raise UserError(
+            f'{index}: it and the shards do not hold the same names: {join_names(differ)}'
+        )
     return tensors
 
 

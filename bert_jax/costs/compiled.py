@@ -21,7 +21,7 @@ import jax
 from bert_jax.configs.errors import UserError
 from bert_jax.costs.chips import Topology
 from bert_jax.costs.estimate import Task
-from bert_jax.costs.step_costs import format_bytes, step_memory
+from bert_jax.costs.step_costs import format_bytes, measure_step
 from bert_jax.mesh import construction
 from bert_jax.train.pretraining_program import argument_shapes, pretraining_program
 
@@ -69,7 +69,7 @@ def find_obstacle(topology: Topology) -> str | None:
     # For a TPU the compiler is a package; for a GPU it is in jax, but asks the GPU itself.
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
-    present, name = len(_gpus(topology)), topology.chip.name.upper()
+    present, name = len(_find_gpus(topology)), topology.chip.name.upper()
     if present >= topology.chips:
         return None
     return (
@@ -78,7 +78,7 @@ def find_obstacle(topology: Topology) -> str | None:
     )
 
 
-def _gpus(topology: Topology) -> list[Any]:
+def _find_gpus(topology: Topology) -> list[Any]:
     """Return the GPUs of this machine that are chips of the topology's kind, as jax devices."""
     try:
         return [
@@ -91,7 +91,7 @@ def _gpus(topology: Topology) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _kept_nowhere() -> Iterator[None]:
+def _bypass_cache() -> Iterator[None]:
     """Keep programs out of jax's cache, which cannot read those of TPUs that are absent."""
     name = 'jax_persistent_cache_min_compile_time_secs'
     seconds = jax.config.values[name]
@@ -115,7 +115,7 @@ def compile_step(task: Task) -> jax.stages.Compiled:
     with jax.set_mesh(mesh):
         lowered = program.train_step.lower(*shapes)
     try:
-        with _kept_nowhere():
+        with _bypass_cache():
             return lowered.compile()
     # Only a lack of memory is an answer; whatever else the compiler says is an error of ours.
     except jax.errors.JaxRuntimeError as error:
@@ -131,7 +131,7 @@ def list_devices(topology: Topology) -> list[Any]:
     Sets environment variables that libtpu reads.
     """
     if topology.chip.platform == 'gpu':
-        return _gpus(topology)[: topology.chips]
+        return _find_gpus(topology)[: topology.chips]
     from jax.experimental import topologies
 
     for name, value in _COMPILER_ONLY.items():
@@ -179,7 +179,7 @@ def compile_for_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
     for depth in layers:
         shallow = dataclasses.replace(config, model=config.model.of_depth(depth))
         program = compile_step(task._replace(config=shallow))
-        of_depths.append(step_memory(program, chip.platform))
+        of_depths.append(measure_step(program, chip.platform))
     used = of_depths[0]
     if len(of_depths) > 1:
         for use, few in of_depths[0].items():

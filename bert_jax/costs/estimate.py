@@ -24,7 +24,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops
 from bert_jax.costs.chips import Topology
-from bert_jax.costs.step_costs import held_bytes
+from bert_jax.costs.step_costs import count_held_bytes
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.model.blocks.attention_kernels import choose_kernel
@@ -116,16 +116,16 @@ def count_whole_parameters(task: Task) -> float:
     A sharded update keeps less of them between steps.
     """
     config = task.changed({'shard_optimizer': False}).config
-    return held_bytes(state_shapes(config, task.mesh).params)
+    return count_held_bytes(state_shapes(config, task.mesh).params)
 
 
 def count_state_memory(task: Task) -> dict[str, float]:
     """Return the bytes that a chip holds of a step's arguments, by the sharding rules."""
     state, batch, _ = argument_shapes(task.config, task.inputs, task.phase.batch_size, task.mesh)
     return {
-        'parameters': held_bytes(state.params),
-        'optimizer': held_bytes(state.opt_state),
-        'batch': held_bytes(batch),
+        'parameters': count_held_bytes(state.params),
+        'optimizer': count_held_bytes(state.opt_state),
+        'batch': count_held_bytes(batch),
     }
 
 
@@ -139,7 +139,7 @@ def analyse(task: Task) -> dict[str, Any]:
     chip = topology.chip
     used = count_state_memory(task)
     traffic = 2 * (used['parameters'] + used['optimizer']) + used['batch']
-    per_sequence = flops.training_flops_per_sequence(config.encoder, phase.seq_len, predictions)
+    per_sequence = flops.count_training_flops(config.encoder, phase.seq_len, predictions)
     per_step = per_sequence * phase.batch_size
     return {
         'seq_len': phase.seq_len,

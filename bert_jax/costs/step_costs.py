@@ -21,7 +21,7 @@ from bert_jax.train.metrics_accumulator import Work
 MIB, GIB = 2**20, 2**30
 
 
-def held_bytes(tree: Any) -> int:
+def count_held_bytes(tree: Any) -> int:
     """Return the bytes that one device holds of a tree of arrays, by their shardings.
 
     An array of numpy has none: a single device holds it whole.
@@ -36,7 +36,7 @@ def held_bytes(tree: Any) -> int:
     return total
 
 
-def step_memory(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
+def measure_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
     """Return {use: bytes} on one device as the compiler counts; 'total' is the peak.
 
     platform: 'cpu', 'gpu' or 'tpu'. Outputs that are written over arguments count once. libtpu's
@@ -66,20 +66,20 @@ def step_memory(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
     }
 
 
-def memory_line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
+def format_memory(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
     """Return a log line on a step's memory on one device, with the device's total if known.
 
     state, batch: as given to the step.
     """
     # memory_stats is None on a CPU.
-    used = step_memory(program, jax.default_backend())
+    used = measure_step(program, jax.default_backend())
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     of_limit = f' of {format_bytes(limit)}' if limit else ''
-    params = held_bytes((state.params, state.frozen))
+    params = count_held_bytes((state.params, state.frozen))
     return (
         f'on each of {jax.device_count()} device(s): parameters {format_bytes(params)},'
-        f' optimizer {format_bytes(held_bytes(state.opt_state))},'
-        f' batch {format_bytes(held_bytes(batch))}, activations and workspace'
+        f' optimizer {format_bytes(count_held_bytes(state.opt_state))},'
+        f' batch {format_bytes(count_held_bytes(batch))}, activations and workspace'
         f' {format_bytes(used["temporary"])}: {format_bytes(used["total"])} in all{of_limit}'
     )
 
@@ -109,8 +109,8 @@ class StepCosts:
 
     def memory(self, program: jax.stages.Compiled, state: Any, batch: Any) -> str:
         """Return memory_line of a compiled step, whose bytes are noted."""
-        self.memory_bytes = step_memory(program, jax.default_backend())['total']
-        return memory_line(program, state, batch)
+        self.memory_bytes = measure_step(program, jax.default_backend())['total']
+        return format_memory(program, state, batch)
 
     def work(self, batch: Mapping[str, Any]) -> Work:
         """Return the work of the next batch: input_ids [examples, (rows of one,) tokens]."""
@@ -138,7 +138,7 @@ class StepCosts:
         if work.flops:
             per_device = work.flops / seconds / jax.device_count()
             rates['model_tflops'] = per_device / 1e12
-            if peak := chips.peak_flops(device.device_kind):
+            if peak := chips.find_peak_flops(device.device_kind):
                 rates['mfu'] = per_device / peak
         if (stats := device.memory_stats()) and 'peak_bytes_in_use' in stats:
             rates['memory_gib'] = stats['peak_bytes_in_use'] / GIB

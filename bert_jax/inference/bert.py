@@ -96,7 +96,7 @@ class Bert:
         self.source, self._compute_dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         self._encode, self._mlm = (
-            jax.jit(serving.forward(source.bert.under(head), jnp.dtype(compute_dtype)))
+            jax.jit(serving.make_forward(source.bert.under(head), jnp.dtype(compute_dtype)))
             for head in ('encoder', 'masked_words')
         )
         # Each keeps its programs; those in use are few.
@@ -233,7 +233,7 @@ class Bert:
         B, T = rows['input_ids'].shape
         if positions is None:
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
-        positions = _whole_numbers(positions)
+        positions = _to_integers(positions)
         fits = positions.ndim == 2 and len(positions) == B
         if not (fits and ((positions >= 0) & (positions < T)).all()):
             raise UserError(f'positions must be whole numbers [{B}, P] from 0 to {T - 1}')
@@ -313,7 +313,7 @@ class Bert:
     def _rows(self, rows: Any) -> Arrays:
         """Return rows as arrays [B, T] that the model reads. UserError where they are none."""
         given = rows if isinstance(rows, Mapping) else {}
-        arrays = {name: _whole_numbers(given.get(name)) for name in INPUT_KEYS}
+        arrays = {name: _to_integers(given.get(name)) for name in INPUT_KEYS}
         shapes = {array.shape for array in arrays.values()}
         shape = shapes.pop()
         if shapes or len(shape) != 2:
@@ -336,7 +336,7 @@ class Bert:
     def _placed(self) -> dict[str, Any]:
         """Put the parameters on the device, when they are first asked for."""
         dtype, params = self._compute_dtype, layout.separate(self.params)
-        keep = lambda path, array: serving.stored(path_of(path), array, dtype)
+        keep = lambda path, array: serving.cast_stored(path_of(path), array, dtype)
         return jax.device_put(jax.tree_util.tree_map_with_path(keep, params))
 
     def _length(self, max_length: int | None) -> int:
@@ -348,7 +348,7 @@ class Bert:
         return max_length
 
 
-def _whole_numbers(values: Any) -> np.ndarray:
+def _to_integers(values: Any) -> np.ndarray:
     """Return an int32 array; one without axes where they are none, or rows of several lengths."""
     try:
         array = np.asarray(values)
@@ -395,26 +395,26 @@ class MaskFiller:
         asked = [self._as_asked(text) for text in texts]
         for text, answer in zip(texts, self._predictor.stream(asked, errors=True), strict=True):
             if 'error' in answer:
-                raise UserError(f'{_shown(text)}: {answer["error"]}')
+                raise UserError(f'{_shorten(text)}: {answer["error"]}')
             yield {'text': text, **answer}
 
     def _as_asked(self, text: str) -> str:
         """Return the text with the model's own mask token. UserError where it cannot be asked."""
         if not isinstance(text, str):
-            raise UserError(f'{_shown(text)}: must be a text')
+            raise UserError(f'{_shorten(text)}: must be a text')
         asked = text.replace(MASK, self._mask)
         if self._mask not in asked:
-            raise UserError(f'{_shown(text)}: no {MASK} in it: write one in place of each word')
+            raise UserError(f'{_shorten(text)}: no {MASK} in it: write one in place of each word')
         length = len(WithMasks(self._tokenizer).encode_batch([asked])[0])
         if length + 2 > self._longest:
             raise UserError(
-                f'{_shown(text)}: {length} word pieces, and this model reads {self._longest - 2}:'
+                f'{_shorten(text)}: {length} word pieces, and this model reads {self._longest - 2}:'
                 ' shorten it'
             )
         return asked
 
 
-def _shown(text: Any) -> str:
+def _shorten(text: Any) -> str:
     """Return what a message shows of a text."""
     text = str(text)
     return repr(text if len(text) <= 60 else f'{text[:57]}...')

@@ -28,7 +28,7 @@ from bert_jax.conversion import (
 from bert_jax.conversion.trained_model import Model, Reading, store_words
 from bert_jax.inference import model_card, serving_folder
 from bert_jax.inference.model_card import Notes
-from bert_jax.inference.predictor import trained_with
+from bert_jax.inference.predictor import read_training_options
 from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
@@ -104,8 +104,8 @@ def export(
         model = store_words(model, source.where)
     if hidden_act:  # some readers know only one form of gelu; the weights stay
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
-    encoder = _base(model, init_from, base) if format == 'peft' else None
-    length, options = trained_with(init_from) if of_ours else (None, {})
+    encoder = _read_base(model, init_from, base) if format == 'peft' else None
+    length, options = read_training_options(init_from) if of_ours else (None, {})
     notes = model_card.read_notes(init_from, output)._replace(
         languages=tuple(languages), license=license
     )
@@ -127,7 +127,7 @@ def _as_sentence_encoder(model: Model) -> Model:
     return model._replace(architecture=architecture, sentence=sentence)
 
 
-def _base(model: Model, init_from: str, base: str | None) -> Source:
+def _read_base(model: Model, init_from: str, base: str | None) -> Source:
     """Read the encoder of an adapter. UserError where peft lacks the method, or cannot find it."""
     peft_settings.check_method(model.config.tuning)
     name = base or sources.base_of(init_from)
@@ -177,12 +177,12 @@ def write(
     with new_folder(output) as folder:
         try:
             if format in ('huggingface', 'sentence_transformers'):
-                reading, left_out = _huggingface(model, tokenizer, format, folder)
+                reading, left_out = _write_huggingface(model, tokenizer, format, folder)
                 notes = notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out
             if format == 'google':
-                return _google(model, tokenizer, folder)
+                return _write_google(model, tokenizer, folder)
             if format == 'peft':
                 assert base is not None
                 tokenizer.save(folder)
@@ -191,7 +191,7 @@ def write(
             served: Any = (format, max_length, texts, settings)
             left_out = serving_folder.write(folder, model, tokenizer, *served)
             # Nothing reads a program back as weights; its name map is the identity.
-            names = {name: name for name in serving.used_weights(model)}
+            names = {name: name for name in serving.select_weights(model)}
             return Reading(model, names, (), ()), left_out
         except UserError as error:
             # The folder has a hidden name as yet, and is gone when the message is read.
@@ -199,23 +199,23 @@ def write(
             raise UserError(re.sub(hidden, lambda _: named or output, str(error))) from error
 
 
-def _huggingface(
+def _write_huggingface(
     model: Model, tokenizer: Tokenizer, format: Format, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # The tokenizer first, then the weights under the names of transformers' class.
     serving_folder.write_tokenizer(folder, model, tokenizer)
-    left_out = huggingface.write(folder, model, serving_folder.token_ids(tokenizer))
+    left_out = huggingface.write(folder, model, serving_folder.list_token_ids(tokenizer))
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
     reading = huggingface.read(folder)
     if format == 'sentence_transformers':
         shape = model.config.hidden_size, model.config.max_position
         sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
-        reading = sentence_transformers.with_modules(folder, reading)
+        reading = sentence_transformers.add_modules(folder, reading)
     return reading, left_out
 
 
-def _google(
+def _write_google(
     model: Model, tokenizer: Tokenizer, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # Its vocabulary is one file, a word piece a line; other tokenizers cannot be put in it.
@@ -226,4 +226,4 @@ def _google(
         )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
-    return google.read(str(google.prefix_of(folder))), left_out
+    return google.read(str(google.find_prefix(folder))), left_out

@@ -161,7 +161,7 @@ class Extractor:
             else:
                 text, text_b = record['text'], record.get('text_b')
                 traced = not self._pooled
-                rows.append(row_of(text, text_b, self._tokenizer, self.max_seq_length, traced))
+                rows.append(make_row(text, text_b, self._tokenizer, self.max_seq_length, traced))
             lines.append(line)
 
             # An empty row counts too, else a file of faults would never be written.
@@ -198,7 +198,7 @@ class Extractor:
         return Part(lines, rows, by_row)
 
 
-def row_of(
+def make_row(
     text: str | list[str],
     text_b: str | list[str] | None,
     tokenizer: Tokenizer,
@@ -212,7 +212,7 @@ def row_of(
     characters of its pieces.
     """
     # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
-    sides = [_pieces(side, tokenizer, traced) for side in (text, text_b) if side is not None]
+    sides = [_encode_side(side, tokenizer, traced) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
     pair = len(sides) > 1
     special = 2 + tokenizer.layout.separators * pair
@@ -238,7 +238,7 @@ def row_of(
     return row
 
 
-def _pieces(
+def _encode_side(
     text: str | list[str], tokenizer: Tokenizer, traced: bool
 ) -> tuple[Encoding, np.ndarray]:
     """Return a text's pieces, and int [T] the index of each one's word in it."""
@@ -261,7 +261,7 @@ def _pieces(
     return encoding, np.searchsorted(begins, encoding.starts, side='right') - 1
 
 
-def last_blocks(count: int) -> range:
+def list_last_blocks(count: int) -> range:
     """Return the last four of `count` blocks, or as many as there are, the last one first."""
     return range(-1, -min(4, count) - 1, -1)
 
@@ -302,7 +302,7 @@ def extract_features(
 
     # A pooler that the source lacks is made fresh; no layer that is written reads it.
     source = load_source(init_from)
-    layers = list(layers or last_blocks(source.model.num_layers))
+    layers = list(layers or list_last_blocks(source.model.num_layers))
     length = max_seq_length or source.model.max_position
     compute_dtype = inference_dtype(compute_dtype)
     extractor = Extractor(source, layers, pool, length, compute_dtype, dtype)

@@ -149,7 +149,7 @@ def predict_file(
     def parts(records: Records, _: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         lines: list[str] = []
         bad = 0
-        for answer in answers(predictor, records):
+        for answer in iterate_answers(predictor, records):
             if 'error' in answer:
                 bad += 1
                 pass_over(f'{input}:{answer["line"]}: {answer["error"]}', file.skips)
@@ -173,7 +173,7 @@ def predict_file(
     )
 
 
-def answers(predictor: Predictor, records: Records) -> Iterator[dict[str, Any]]:
+def iterate_answers(predictor: Predictor, records: Records) -> Iterator[dict[str, Any]]:
     """Yield for each record, in order, {'line', 'id' where it has one, then its answer}.
 
     Of a bad record it is {'line', 'error'}.

@@ -61,7 +61,7 @@ def nearest(
         for start in range(0, count, block):
             before = best
             of_block = jax.device_put(np.asarray(vectors_NH[start : start + block]))
-            best = _merged(best, queries, of_block, start, top)
+            best = _merge(best, queries, of_block, start, top)
             # One block ahead of the device: it must not take in all that is to come.
             jax.block_until_ready(before)
         if best is not None:
@@ -70,7 +70,7 @@ def nearest(
 
 
 @functools.partial(jax.jit, static_argnames='top')
-def _merged(
+def _merge(
     best: tuple[Array, Array] | None,
     queries_QH: Array,
     vectors_NH: Array,

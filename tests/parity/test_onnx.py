@@ -60,7 +60,7 @@ def check(made: Model, *files, shapes=((2, 9),)) -> None:
         arrays = {name: jnp.asarray(array, jnp.int32) for name, array in batch.items()}
         # One by one, operations of the usual shape are compiled once for all models.
         is_usual = shapes == ((2, 9),)
-        forward = serving.forward(made) if is_usual else jax.jit(serving.forward(made))
+        forward = serving.make_forward(made) if is_usual else jax.jit(serving.make_forward(made))
         wanted = forward(made.params, arrays)
         for session in sessions:
             found = dict(zip(outputs, session.run(None, {name: asked[name] for name in inputs})))

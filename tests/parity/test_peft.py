@@ -110,7 +110,9 @@ def answers(model: Model, batch) -> dict[str, np.ndarray]:
         batch = {name: array[None] for name, array in batch.items()}
     rows, length = batch['input_ids'].shape[-2:]
     places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    found = jax.jit(serving.forward(model))(model.params, {**batch, 'masked_lm_positions': places})
+    found = jax.jit(serving.make_forward(model))(
+        model.params, {**batch, 'masked_lm_positions': places}
+    )
     return {name: np.asarray(array) for name, array in found.items()}
 
 
@@ -165,7 +167,7 @@ def test_their_adapter_answers_alike_here_folded_and_back_there(tmp_path, name):
     same(answers(read._replace(params=params, config=config), batch), wanted, batch)
 
     # Out: peft loads what is written onto the same base.
-    peft.write(out, read, base, base_folder, peft.saved_in(adapter))
+    peft.write(out, read, base, base_folder, peft.list_saved(adapter))
     there = loaded(architecture, base_folder, out, labels_of(architecture))
     same(answers(read, batch), called(there, batch), batch)
 

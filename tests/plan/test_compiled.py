@@ -22,7 +22,7 @@ from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.costs import estimate
-from bert_jax.costs.chips import Topology, topology
+from bert_jax.costs.chips import Topology, parse_topology
 from bert_jax.costs.compiled import DoesNotFit, compile_for_memory, compile_step, list_devices
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
@@ -39,7 +39,7 @@ SMALL = (
     'phases.0.seq_len=24',
     'phases.0.batch_size=160',
 )
-WHERE = topology('v5e:2x4')
+WHERE = parse_topology('v5e:2x4')
 PREDICTIONS = 3
 
 
@@ -234,7 +234,7 @@ def test_the_splash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimi
 def test_packed_rows_of_local_and_global_layers_compile(optimised, name, tokens):
     """Each chip its own rows and heads, and the memory no longer than the row."""
     runtime = RuntimeConfig(fsdp=2, model_parallel=2)
-    mesh = construction.make_mesh(runtime, list_devices(topology(name)))
+    mesh = construction.make_mesh(runtime, list_devices(parse_topology(name)))
     rows = jax.P(('data', 'fsdp'))
     heads = jax.NamedSharding(mesh, jax.P(*rows, None, 'model'))
     like = jax.ShapeDtypeStruct((8, tokens, 12, 64), 'bfloat16', sharding=heads)
@@ -354,7 +354,7 @@ def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
 
 @pytest.mark.parametrize('name', ['v4:2x2x1', 'v5e:1x1', 'v5e:16x16', 'v5p:4x4x12', 'v6e:8x16'])
 def test_libtpu_knows_the_topologies_that_we_name(name):
-    where = topology(name)
+    where = parse_topology(name)
     assert len(list_devices(where)) == where.chips
 
 
@@ -364,7 +364,7 @@ def test_libtpu_knows_the_topologies_that_we_name(name):
 )
 def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name):
     """And two hosts need the same rows of a batch or none in common, as jax wants them given."""
-    where = topology(name)
+    where = parse_topology(name)
     powers = [2**i for i in range(where.chips.bit_length())]
     for fsdp in powers:
         for model in powers[: len(powers) - powers.index(fsdp)]:
@@ -382,7 +382,7 @@ def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name
 @pytest.mark.parametrize('name', ['v5p:2x2x4'])
 def test_a_step_is_compiled_where_two_axes_of_the_mesh_share_one_of_the_torus(optimised, name):
     settings = ('model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
-    program = Program(*settings, where=topology(name))
+    program = Program(*settings, where=parse_topology(name))
     axes = {axis for c in program.collectives for axis in c.axes}
     assert axes == {'data', 'fsdp', 'model'}
 

@@ -151,5 +151,5 @@ def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
         'mesh': dict(abstract.shape),
         'warnings': [*warnings[0], *warnings[1]],
         'chip': {name: getattr(topology.chip, name) for name in chip},
-        'parameters': flops.parameter_count(config.model),
+        'parameters': flops.count_parameters(config.model),
     }

@@ -160,8 +160,8 @@ def test_a_checkpoint_is_known_by_any_of_its_files(tmp_path):
         'bert_model.ckpt.meta',
         '',
     ):
-        assert google.prefix_of(folder / name) == prefix
-    assert google.prefix_of(folder / 'other.ckpt.index') is None
+        assert google.find_prefix(folder / name) == prefix
+    assert google.find_prefix(folder / 'other.ckpt.index') is None
 
 
 def test_a_left_over_bert_config_does_not_hide_a_model_of_hugging_face(tmp_path):

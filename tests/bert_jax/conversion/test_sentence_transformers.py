@@ -33,7 +33,7 @@ def written(folder, sentence: SentenceConfig = PLAIN) -> epath.Path:
 
 def read(folder) -> tuple[SentenceConfig, tuple[str, ...]]:
     reading = Reading(tiny_models.model('BertModel'), {}, (), ())
-    reading = sentence_transformers.with_modules(folder, reading)
+    reading = sentence_transformers.add_modules(folder, reading)
     return reading.model.sentence, reading.remarks
 
 
