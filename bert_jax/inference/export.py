@@ -106,9 +106,7 @@ def export(
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
     encoder = _read_base(model, init_from, base) if format == 'peft' else None
     length, options = read_training_options(init_from) if of_ours else (None, {})
-    notes = model_card.read_notes(init_from, output)._replace(
-        languages=tuple(languages), license=license
-    )
+    notes = model_card.read_notes(init_from, output, languages, license)
     arguments = (encoder, sources.saved_in(init_from), length, options.get('texts'), init_from)
     reading, left_out = write(model, source.tokenizer, format, output, *arguments, notes, settings)
     if print_map:

@@ -126,13 +126,23 @@ def _format_table(title: str, rows: Any) -> str:
     return '\n'.join([f'## {title}', '', '| | |', '|---|---|', *lines])
 
 
-def read_notes(init_from: str, output: str) -> Notes:
-    """Return what a model card says of the training, as far as the source says it."""
-    name, base = epath.Path(output).name, None
+def read_notes(
+    init_from: str, output: str, languages: Sequence[str] = (), license: str | None = None
+) -> Notes:
+    """Return what a model card says of the training, as far as the source says it.
+
+    Args:
+      init_from: the model, any source that `read_source` takes.
+      output: the folder of the card, whose name the model has there.
+      languages: of its texts, by their ISO codes.
+      license: its licence, as the Hub calls it.
+    """
+    notes = Notes(epath.Path(output).name, languages=tuple(languages), license=license)
     workdir, _ = sources.at_step(init_from)
     if not workdir.config_file.exists() or huggingface.is_directory(init_from):
-        return Notes(name, _find_hub_name(init_from))
-    config, trained, longest = workdir.config(), [], None
+        return notes._replace(base=_find_hub_name(init_from))
+    config, trained = workdir.config(), []
+    base, longest = None, None
     if isinstance(config, FinetuneConfig):
         data = workdir.data(init_from=str)
         base = _find_hub_name(data['init_from'])
@@ -140,8 +150,9 @@ def read_notes(init_from: str, output: str) -> Notes:
             ('task', epath.Path(data.get('task', '')).stem),
             ('begun from', base or epath.Path(data['init_from']).name),
             ('batch', config.batch_size),
-            *([] if config.steps else [('epochs', f'{config.epochs:g}')]),
         ]
+        if not config.steps:
+            trained.append(('epochs', f'{config.epochs:g}'))
         longest = config.max_seq_length
     if isinstance(config, PretrainConfig):
         trained += _list_phases(config, workdir.newest_step())
@@ -156,10 +167,11 @@ def read_notes(init_from: str, output: str) -> Notes:
     scores = []
     for file in sorted((workdir.path / 'eval').glob('*.json')):
         of_split = read_object(file).get('metrics') or {}
-        numbers = {n: v for n, v in of_split.items() if isinstance(v, int | float)}
-        scores += [(file.stem, metric, value) for metric, value in numbers.items()]
+        for metric, value in of_split.items():
+            if isinstance(value, int | float):
+                scores.append((file.stem, metric, value))
     scores += _read_last_scores(workdir)
-    return Notes(name, base, tuple(trained), tuple(scores), longest)
+    return notes._replace(base=base, trained=tuple(trained), scores=tuple(scores), longest=longest)
 
 
 def _list_phases(config: PretrainConfig, step: int) -> list[tuple[str, Any]]:
