@@ -24,7 +24,7 @@ from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, of_task
 
 # Settings of the shape that no file of BERT's states.
-SHAPE = ('embedding_size', 'num_groups')
+_SHAPE = ('embedding_size', 'num_groups')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
@@ -191,7 +191,7 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
     """
     # What other programs' classes of the family lack: a causal mask, a BiLSTM, other blocks.
     always = model.config.traits.transformers.shape
-    for name in () if shape is None else (*always, *_FIXED, *SHAPE):
+    for name in () if shape is None else (*always, *_FIXED, *_SHAPE):
         wanted = always.get(name, getattr(ModelConfig(), name))
         value = getattr(model.config, name)
         if value != wanted and name not in (shape or ()):
