@@ -99,8 +99,8 @@ def main(argv: Sequence[str]) -> None:
 
 def measure_case(case: str, on_gpu: bool, device: str) -> dict[str, Any]:
     """Measure all programs of one case, PRESET:SEQ_LEN, in alternation; print the figures."""
-    from bert_jax.costs.chips import peak_flops
-    from bert_jax.costs.flops import training_flops_per_sequence
+    from bert_jax.costs.chips import find_peak_flops
+    from bert_jax.costs.flops import count_training_flops
 
     # The same model, length, batch and predictions for all programs.
     config, seq_len = read_case(case, on_gpu, _SET.value)
@@ -118,8 +118,8 @@ def measure_case(case: str, on_gpu: bool, device: str) -> dict[str, Any]:
             programs[name] = make_pytorch(config, seq_len, size, on_gpu, form)
 
     measured = measure_rates(programs, size)
-    flops = training_flops_per_sequence(config.model, seq_len, count_predictions(seq_len))
-    peak = peak_flops(device)
+    flops = count_training_flops(config.model, seq_len, count_predictions(seq_len))
+    peak = find_peak_flops(device)
     print(f'{case}, batch {size}, examples a row {_PACKED.value or 1}, {device}')
     for name, figures in measured.items():
         figures['mfu'] = figures['sequences_a_second'] * flops / peak if peak else None

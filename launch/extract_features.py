@@ -70,7 +70,7 @@ class ExtractFeatures(TrainedModel, TextFile):
         # What can be refused without jax comes first.
         if self.layers is not None and not self.layers:
             raise UserError('--layers=: write numbers with commas between, as in --layers=-1,-2')
-        from bert_jax.inference.feature_files import extract_features
+        from bert_jax.inference.feature_extraction import extract_features
 
         result = extract_features(
             self.where,

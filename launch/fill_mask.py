@@ -35,7 +35,7 @@ class FillMask(TrainedModel):
     def __call__(self) -> None:
         """Print the answers."""
         from bert_jax.cli.questions import answer_each
-        from bert_jax.inference.mask_filler import MaskFiller
+        from bert_jax.inference.bert import MaskFiller
         from bert_jax.runs.sources.source import read_source
 
         filler = MaskFiller(read_source(self.where), self.top)

@@ -45,7 +45,7 @@ class Plan(PlanOptions):
         from etils import epath
 
         from bert_jax.configs.files.store import write_note
-        from bert_jax.costs.chips import topology
+        from bert_jax.costs.chips import parse_topology
         from bert_jax.runs.pretraining import planning
 
         if self.json is not None:  # before the minutes of compiling
@@ -55,7 +55,7 @@ class Plan(PlanOptions):
         named, is_preset = load.load_config(self.config, PretrainConfig)
         config = configured(named, self.settings, is_preset)
         check_growth_ends(config)
-        chips = topology(self.topology)
+        chips = parse_topology(self.topology)
         _choose_platform(chips.chip.platform)
         from bert_jax.runs.pretraining import plan_text
 

@@ -1,8 +1,8 @@
 """A BERT's parameters under another program's names: what both formats share.
 
-Owns what a model is between two formats, and how our tree becomes arrays by name and arrays by name
-our tree, with nothing left out silently: a name or shape that does not fit, on either side, is an
-error that lists it. Must not know any program's names or files.
+Owns how our tree becomes arrays by name and arrays by name our tree, with nothing left out
+silently: a name or shape that does not fit, on either side, is an error that lists it. Must not
+know any program's names or files.
 
 Theirs: one array for each block, word table of vocab_size rows. Ours: blocks stacked on a leading
 axis, the vocabulary's axis padded to a multiple of 128 with rows of zeros, which leave here and
@@ -15,8 +15,7 @@ import dataclasses
 import functools
 import itertools
 import re
-import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,109 +25,17 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families.family import ArrayName, Piece
-from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.train.head_base import PARTS, Head
+from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import CLASSES, HEADS, of_task
+from bert_jax.train.task_heads import HEADS
 
-# Settings of the shape that no file of BERT's states.
-SHAPE = ('embedding_size', 'num_groups')
-# Settings in which a family's classes are all alike: see `shape` of TransformersNames.
-_FIXED = (
-    'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
-    'local_window', 'norm_class', 'block',
-)  # fmt: skip
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
 _DEEPEST = 4096  # blocks of any model, also where they share their arrays
 _LARGER = 8  # times the longest array: what differs by less is named array by array
 _LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks
-
-
-class Model(NamedTuple):
-    """A BERT on its way from one format to another.
-
-    params: {'encoder', and of the other parts of train/task_heads.py what is there}; an encoder
-    may lack its pooler.
-    architecture: the class of transformers, 'BertModel' and so on.
-    labels: names of the classifier's outputs, empty where it has none.
-    head_dropout: dropout before the classifier; None: the encoder's own.
-    problem_type: what the classifier is for, where transformers is told: 'regression',
-    'multi_label_classification', or None.
-    sentence: what makes one vector of a text, of a sentence encoder; else None.
-    chosen: options of its task that were chosen on its dev split, JSON values by their names.
-    """
-
-    config: ModelConfig
-    params: dict[str, Any]
-    architecture: str
-    labels: tuple[str, ...] = ()
-    head_dropout: float | None = None
-    problem_type: str | None = None
-    sentence: SentenceConfig | None = None
-    chosen: Mapping[str, Any] = types.MappingProxyType({})
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """What stands on the encoder: names of train/head_base.py's PARTS."""
-        return tuple(p for p in PARTS if p in self.params or p in self.params['encoder'])
-
-    @property
-    def head(self) -> str:
-        """The name of its head in train/task_heads.py's HEADS.
-
-        Of the heads of its class that of its problem type; one number without a type is a
-        regression, as transformers takes it. KeyError for a class that is not there.
-        """
-        # Several heads may have the class; the problem type tells them apart, and where it is
-        # absent the number of outputs does. The first stands for it, unless a text has one vector.
-        of_class = [
-            (head.problem_type, name)
-            for name, head in HEADS.items()
-            if head.class_in(self.config.family) == self.architecture
-        ]
-        if self.sentence is not None and (None, 'embedding') in of_class:
-            return 'embedding'
-        names = dict(reversed(of_class))
-        if self.problem_type in names and self.problem_type is not None:
-            return names[self.problem_type]
-        return names['regression' if self.outputs == 1 and 'regression' in names else None]
-
-    @property
-    def row(self) -> Head:
-        """Return its head, as its family has it. KeyError for a class that is not there."""
-        return HEADS[self.head].of(self.config.family)
-
-    @property
-    def longest_row(self) -> int:
-        """Return how many word pieces its task's rows have at most."""
-        return self.chosen.get('max_seq_length', self.config.max_position)
-
-    def under(self, head: str) -> Model:
-        """Return the same weights as a model of the class that has this head of HEADS."""
-        return self._replace(architecture=HEADS[head].class_in(self.config.family))
-
-    @property
-    def outputs(self) -> int:
-        """How many outputs its task has; 2 for weights that are of no task."""
-        # The bias of a task's part has one entry for each output.
-        return next((len(self.params[part]['bias']) for part in of_task(self.parts)), 2)
-
-
-class Reading(NamedTuple):
-    """What reading a model gave.
-
-    The model, its names in the file -> ours, names left out on purpose, and remarks for the user.
-    """
-
-    model: Model
-    names: dict[str, str]
-    ignored: tuple[str, ...]
-    remarks: tuple[str, ...]
-
-
 # Arrays by their names in another program, or by our paths.
 Tensors = dict[str, np.ndarray]
 # Our path -> the name of that array in another program.
@@ -175,7 +82,7 @@ class Layout:
         self._config = config
         self.stored: dict[str, Stored] = {}
         # From our shape to theirs: an array a block, the vocabulary's real size, transposed or not.
-        for path, shape in _of_parts(config, parts, outputs).items():
+        for path, shape in find_shapes(config, parts, outputs).items():
             pieces, is_transposed = name_of(path)
             is_stacked = '{}' in pieces[0].name
             # What the first blocks lack has fewer rows.
@@ -230,11 +137,11 @@ class Layout:
         # the names, the shapes, the values.
         wanted = self.shapes()
         shapes = {name: array.shape for name, array in tensors.items()}
-        _check_fit(wanted, shapes, spelled, source, settings)
+        check_fit(wanted, shapes, spelled, source, settings)
         finite = lambda array: np.isfinite(array.astype(np.float32)).all()
         if bad := [spelled.get(n, n) for n in wanted if not finite(tensors[n])]:
             raise UserError(
-                f'{source}: {brief(bad)}: NaN or infinite values: the file is damaged or its'
+                f'{source}: {join_names(bad)}: NaN or infinite values: the file is damaged or its'
                 ' training diverged'
             )
 
@@ -280,7 +187,7 @@ class Layout:
         }
 
 
-def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[str, tuple]:
+def find_shapes(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[str, tuple]:
     """{our path: shape} of an encoder with these parts."""
     # The blocks' shapes from an encoder of full depth; all else that stands on it from a model of
     # one.
@@ -288,7 +195,7 @@ def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[s
     beside = tuple(part.path for part in PARTS.values())
     # Blocks that share their weights once, however often a file says that they are gone through.
     shallow_config = dataclasses.replace(config, num_layers=config.own_blocks)
-    encoder = _shapes(HEADS['encoder'].model(shallow_config, dtype, outputs))
+    encoder = _trace_shapes(HEADS['encoder'].model(shallow_config, dtype, outputs))
     shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
     shallow = config.of_depth(1)
@@ -296,19 +203,19 @@ def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[s
     for name, part in PARTS.items():
         head = next((head for head in of_family if name in head.parts), None)
         if name in wanted and head:
-            of_head = _shapes(head.model(shallow, dtype, outputs))
+            of_head = _trace_shapes(head.model(shallow, dtype, outputs))
             shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
     return shapes
 
 
 @functools.lru_cache(maxsize=16)
-def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+def _trace_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """{path: shape} of a model's parameters."""
     tree = jax.eval_shape(lambda: init_params(model, 0))
     return {path: leaf.shape for path, leaf in by_path(tree).items()}
 
 
-def parts_of(
+def find_parts(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, name_of: NameOf, settings: str
 ) -> tuple[str, ...]:
     """Return what stands on the encoder, by the names of the arrays.
@@ -340,29 +247,7 @@ def parts_of(
     )
 
 
-def check_arrays(model: Model, source: str, settings: str) -> None:
-    """UserError unless the encoder, and each part that is there, has just the arrays that it needs.
-
-    Their shapes are those of model.config, which the file `settings` gave. A part may be absent as
-    a whole; what beside the encoder has the name of no part is a user's own.
-    """
-    flat = traverse_util.flatten_dict(model.params, sep='/')
-    parts = [n for n, part in PARTS.items() if any(path.startswith(part.path) for path in flat)]
-    ours = ('encoder/', *(PARTS[name].path for name in parts))
-    shapes_here = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(ours)}
-
-    # How many outputs a task has its labels say, or its own bias where they have no names.
-    head = CLASSES.get(model.architecture)
-    biases = (shapes_here.get(f'{PARTS[part].path}bias', ()) for part in of_task(parts))
-    outputs = next((shape[0] for shape in biases if shape), 2)
-    outputs = len(model.labels) or outputs if head and head.labelled else outputs
-    wanted = _of_parts(model.config, parts, outputs)
-    if 'pooler' not in parts:
-        wanted = {path: s for path, s in wanted.items() if not path.startswith('encoder/pooler/')}
-    _check_fit(wanted, shapes_here, {}, source, settings)
-
-
-def _check_fit(
+def check_fit(
     wanted: Mapping[str, tuple],
     actual: Mapping[str, tuple],
     spelled: Mapping[str, str],
@@ -374,8 +259,8 @@ def _check_fit(
         missing = set(wanted) - set(actual)
         unknown = {spelled.get(n, n) for n in set(actual) - set(wanted)}
         raise UserError(
-            f'{source}: its weights are not those of {settings}: missing {brief(missing)}; not'
-            f' known here {brief(unknown)}: weights and settings must be of one model'
+            f'{source}: its weights are not those of {settings}: missing {join_names(missing)}; not'
+            f' known here {join_names(unknown)}: weights and settings must be of one model'
         )
     if wrong := [
         f'{spelled.get(n, n)}: {actual[n]} in the file, {s} by {settings}'
@@ -388,101 +273,7 @@ def _check_fit(
         )
 
 
-def left_out(model: Model, source: str, shape: Collection[str] | None = ()) -> tuple[str, ...]:
-    """Return the parts of a model that its class has no place for.
-
-    shape: the settings that its format states; None: any. UserError where the class needs a part
-    that the model lacks, and where its encoder is none that other programs have.
-    """
-    # What other programs' classes of the family lack: a causal mask, a BiLSTM, other blocks.
-    always = model.config.traits.transformers.shape
-    for name in () if shape is None else (*always, *_FIXED, *SHAPE):
-        wanted = always.get(name, getattr(ModelConfig(), name))
-        value = getattr(model.config, name)
-        if value != wanted and name not in (shape or ()):
-            raise UserError(
-                f"{source}: model.{name}={value} has no place in other programs'"
-                f' {model.config.traits.name}: this model cannot be written for them;'
-                ' --format=stablehlo writes it'
-            )
-    family = model.config.family
-    classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
-    if model.architecture not in classes:
-        raise UserError(
-            f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'
-        )
-    check_parts(model, source, 'name another class')
-    # The opposite is no error: what the class has no place for is left out, and said.
-    return tuple(part for part in model.parts if part not in CLASSES[model.architecture].parts)
-
-
-def check_parts(model: Model, source: str, mend: str) -> None:
-    """UserError, which ends with `mend`, where the model's class needs a part that it lacks."""
-    needed = CLASSES[model.architecture].parts if model.architecture in CLASSES else ()
-    if lacking := [part for part in needed if part not in model.parts]:
-        raise UserError(
-            f'{source}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
-            f' have: {mend}'
-        )
-
-
-def with_stored_words(model: Model, source: str) -> Model:
-    """Return a model that computes its word vectors as one that has them in a table.
-
-    So other programs have them. Its masked-LM head, whose decoder is not that table, is left out.
-    Any other model is returned as it is.
-
-    Raises:
-      UserError: the model's class needs that head.
-    """
-    words = model.config.words
-    if not words.computed:
-        return model
-    if model.architecture in CLASSES and 'mlm' in CLASSES[model.architecture].parts:
-        encoder = HEADS['encoder'].class_in(model.config.family)
-        raise UserError(
-            f'{source}: its masked-LM head has a decoder of its own, and that of'
-            f' {model.architecture} is the word table: --architecture={encoder} writes the encoder'
-        )
-    defaults = {name: getattr(ModelConfig, name) for name in ('embedding', *words.options)}
-    params = {name: part for name, part in model.params.items() if name != 'mlm'}
-    return model._replace(config=dataclasses.replace(model.config, **defaults), params=params)
-
-
-def with_mapping(model: Model) -> Model:
-    """Return the same model with its groups and the width of its word table stated.
-
-    So transformers' ALBERT has them; a model of another family is returned as it is.
-    Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
-    between them is the identity.
-    """
-    if 'embedding_size' not in model.config.traits.transformers.settings:
-        return model
-    config = dataclasses.replace(model.config, num_groups=model.config.own_blocks)
-    if config.embedding_size is not None:
-        return model._replace(config=config)
-    width = config.hidden_size
-    layer = {'kernel': np.eye(width, dtype=np.float32), 'bias': np.zeros(width, np.float32)}
-    encoder = dict(model.params['encoder'])
-    encoder['embeddings'] = {**encoder['embeddings'], 'to_hidden': layer}
-    config = dataclasses.replace(config, embedding_size=width)
-    return model._replace(config=config, params={**model.params, 'encoder': encoder})
-
-
-def without_mapping(model: Model) -> Model:
-    """Return the same model without such a layer, where it is the identity; any other as it is."""
-    embeddings = dict(model.params['encoder']['embeddings'])
-    layer = embeddings.pop('to_hidden', None)
-    if layer is None or model.config.embedding_size != model.config.hidden_size:
-        return model
-    if layer['bias'].any() or not np.array_equal(layer['kernel'], np.eye(len(layer['kernel']))):
-        return model
-    params = {**model.params, 'encoder': {**model.params['encoder'], 'embeddings': embeddings}}
-    config = dataclasses.replace(model.config, embedding_size=None)
-    return model._replace(config=config, params=params)
-
-
-def brief(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """All of `names` in one line, blocks drawn together; 'nothing' for none.
 
     As in 'encoder.layer.{3,4}.output.dense.bias'.

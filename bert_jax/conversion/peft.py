@@ -27,19 +27,21 @@ from bert_jax.configs.files.json_object import parse_object, read_object
 from bert_jax.configs.model.families.family import ArrayName, Piece
 from bert_jax.configs.model.families.registry import FAMILIES
 from bert_jax.configs.model.tuning import TuningConfig
-from bert_jax.conversion import huggingface, parameters
-from bert_jax.conversion.parameters import Layout, Model, NameOf, Reading, Tensors, brief
+from bert_jax.conversion import huggingface, trained_model
+from bert_jax.conversion.parameters import Layout, NameOf, Tensors, join_names
 from bert_jax.conversion.peft_settings import (
     IA3_SHAPES,
     MODULES,
-    architecture_of,
     check_method,
-    class_settings,
-    method_of,
-    method_settings,
-    task_of,
-    tuning_of,
+    choose_architecture,
+    describe_class,
+    describe_method,
+    find_task,
+    make_tuning,
+    read_method,
 )
+from bert_jax.conversion.trained_model import Model, Reading
+from bert_jax.conversion.weight_files import read_tensors
 from bert_jax.model.tuning import is_added, neutral
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.task_heads import CLASSES
@@ -69,7 +71,7 @@ def is_directory(path: epath.PathLike) -> bool:
     return (epath.Path(path) / _CONFIG).exists()
 
 
-def base_of(path: epath.PathLike) -> str:
+def read_base_name(path: epath.PathLike) -> str:
     """Return the model that an adapter is for; NAME@REVISION where it names both.
 
     UserError where it names none, or another adapter.
@@ -84,7 +86,7 @@ def base_of(path: epath.PathLike) -> str:
     return f'{name}@{revision}' if revision else name
 
 
-def saved_in(path: epath.PathLike) -> list[str]:
+def list_saved(path: epath.PathLike) -> list[str]:
     """Return the modules that an adapter's file holds whole, by the ends of their names."""
     file = epath.Path(path) / _CONFIG
     named = read_object(file).get('modules_to_save') or []
@@ -103,31 +105,31 @@ def read(path: epath.PathLike, base: Model) -> Reading:
     # Settings, then arrays: those of the method, and those that take the place of the base's own.
     folder, file = epath.Path(path), epath.Path(path) / _CONFIG
     settings = read_object(file)
-    method = method_of(settings, file)
-    by_file_name, remarks = huggingface.tensors_in(folder, *_FILES)
-    notes = _notes(folder)
+    method = read_method(settings, file)
+    by_file_name, remarks = read_tensors(folder, *_FILES)
+    notes = _read_notes(folder)
     if notes.get('encoder', digest(base)) != digest(base):
         raise UserError(
-            f'{file}: {base_of(folder)} is not the encoder that it was tuned on, whose weights are'
-            ' others: name that one as base_model_name_or_path'
+            f'{file}: {read_base_name(folder)} is not the encoder that it was tuned on, whose'
+            ' weights are others: name that one as base_model_name_or_path'
         )
     _check_family(base, str(file))
-    names, ignored = _canonical(by_file_name, base.config.traits.transformers.base_module)
-    architecture = architecture_of(settings, base, file)
+    names, ignored = _canonicalize(by_file_name, base.config.traits.transformers.base_module)
+    architecture = choose_architecture(settings, base, file)
     if (noted := notes.get('architecture', architecture)) != architecture:
         raise UserError(
             f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
             ' auto_mapping): put back what was there'
         )
-    name_of = _names_in(base.config.family, architecture)
+    name_of = _bind_names(base.config.family, architecture)
     arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
-    tensors = _onto_base(arrays, base, architecture, file, names)
+    tensors = _add_to_base(arrays, base, architecture, file, names)
     ((bias,), _) = name_of('classifier/bias')
     outputs = len(tensors[bias.name]) if bias.name in tensors else base.outputs
 
     # The method's options follow from the settings, and from the matrices that have arrays.
     try:
-        tuning = tuning_of(method, settings, _matrices(tensors))
+        tuning = make_tuning(method, settings, _find_matrices(tensors))
         config = base.config.tuned(tuning)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
@@ -152,7 +154,7 @@ def read(path: epath.PathLike, base: Model) -> Reading:
     return Reading(model, held, ignored, tuple(remarks))
 
 
-def _onto_base(
+def _add_to_base(
     arrays: Tensors, base: Model, architecture: str, file: epath.Path, spelled: Mapping[str, str]
 ) -> Tensors:
     """Return a base's arrays by their names in a class, an adapter's in their place.
@@ -163,11 +165,11 @@ def _onto_base(
       UserError: the word table of the adapter is not that of the masked-LM head.
     """
     parts = CLASSES[architecture].parts
-    tensors = huggingface.tensors_of(base, [part for part in base.parts if part in parts])
+    tensors = huggingface.make_tensors(base, [part for part in base.parts if part in parts])
     for name in base.config.traits.transformers.displaced(architecture):
         tensors.pop(name, None)
     # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
-    ((table,), _) = _names_in(base.config.family, architecture)('encoder/embeddings/word')
+    ((table,), _) = _bind_names(base.config.family, architecture)('encoder/embeddings/word')
     copy = arrays.get(table.name) if 'mlm' in parts else None
     if copy is not None and not np.array_equal(copy, tensors[table.name]):
         raise UserError(
@@ -187,7 +189,7 @@ def write(
       model: the tuned model.
       base: the encoder that it was tuned on, as transformers reads it by `name`.
       name: NAME@REVISION of a model on the Hub, or a folder.
-      saved: modules of the base that were trained whole, as `saved_in` gives them.
+      saved: modules of the base that were trained whole, as `list_saved` gives them.
 
     Returns:
       The parts that the model's class has no place for.
@@ -199,8 +201,8 @@ def write(
     check_method(tuning)
     _check_family(model, f'--format=peft: {path}')
     _check_shape(model, base, name)
-    left_out = parameters.left_out(model, str(path))
-    arrays, modules, blocks, has_biases = _contents(model, base, name, saved)
+    left_out = trained_model.list_left_out(model, str(path))
+    arrays, modules, blocks, has_biases = _collect(model, base, name, saved)
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
     folder.mkdir(parents=True, exist_ok=True)
@@ -221,8 +223,8 @@ def write(
         'revision': revision or None,
         'inference_mode': True,
         'modules_to_save': modules or None,
-        **class_settings(model),
-        **method_settings(tuning),
+        **describe_class(model),
+        **describe_method(tuning),
     }
     if tuning.method != 'ia3':
         every = len(blocks) == model.config.num_layers
@@ -232,7 +234,7 @@ def write(
     return left_out
 
 
-def _contents(
+def _collect(
     model: Model, base: Model, name: str, saved: Sequence[str]
 ) -> tuple[Tensors, list[str], list[int], bool]:
     """Return what an adapter's file holds of a model.
@@ -246,38 +248,38 @@ def _contents(
     """
     # Both models by their names there, to be held against each other.
     parts = CLASSES[model.architecture].parts
-    name_of = _names_in(model.config.family, model.architecture)
+    name_of = _bind_names(model.config.family, model.architecture)
     layout = Layout(model.config, parts, model.outputs, name_of)
     tensors = layout.to_tensors(model.params)
-    before = huggingface.tensors_of(base, [part for part in base.parts if part in parts])
+    before = huggingface.make_tensors(base, [part for part in base.parts if part in parts])
     equal = lambda n, array: n in before and np.array_equal(array, before[n])
     changed = {n for n, array in tensors.items() if not equal(n, array)}
 
     added = {n for n in tensors if _END.search(n)}
     full = lambda n: model.config.traits.transformers.full(n, model.architecture)
     within = lambda modules: {n for n in tensors if any(_stands_in(full(n), m) for m in modules)}
-    modules = _apart(saved, [full(n) for n in tensors])
-    modules += _trained_heads(model, layout, changed, within(modules))
+    modules = _separate(saved, [full(n) for n in tensors])
+    modules += _list_trained_heads(model, layout, changed, within(modules))
     whole = within(modules)
     is_ia3 = model.config.tuning.method == 'ia3'
     biases = {n for n in tensors if n.endswith('.bias') and not is_ia3} - whole
     if other := changed - added - whole - biases:
         raise UserError(
-            f'{name} is not the encoder that it was tuned on ({brief(other)} are other weights):'
-            ' name that one with --base'
+            f'{name} is not the encoder that it was tuned on ({join_names(other)} are other'
+            ' weights): name that one with --base'
         )
     biases = biases if changed & biases else set()
 
     # Depth may leave the lower blocks without an update: those are not among its layers.
-    blocks = sorted({_block(n) for n in added if tensors[n].any()})
-    added = {n for n in added if _block(n) in blocks}
+    blocks = sorted({_find_block(n) for n in added if tensors[n].any()})
+    added = {n for n in added if _find_block(n) in blocks}
     adapted = {_END.sub('', n) for n in added}
     arrays = {}
     for n in sorted(added | whole | biases):
         # What was a module's own lies one step deeper once peft has put its arrays beside it.
         module = n.removesuffix('.bias')
         there = f'{module}.base_layer.bias' if module in adapted else n
-        array = tensors[n].reshape(_ia3_shape(n)) if n.endswith('.ia3_l') else tensors[n]
+        array = tensors[n].reshape(_find_ia3_shape(n)) if n.endswith('.ia3_l') else tensors[n]
         arrays[_PREFIX + full(there)] = array
     return arrays, modules, blocks, bool(biases)
 
@@ -313,9 +315,9 @@ def digest(model: Model) -> str:
     return sha.hexdigest()[:24]
 
 
-def _names_in(family: str, architecture: str) -> NameOf:
+def _bind_names(family: str, architecture: str) -> NameOf:
     """Return the names of plain models, and those of the method's own arrays too."""
-    plain = huggingface.names_in(family, architecture)
+    plain = huggingface.bind_names(family, architecture)
 
     def name_of(path: str) -> ArrayName:
         for end, theirs in _ENDS.items():
@@ -327,7 +329,7 @@ def _names_in(family: str, architecture: str) -> NameOf:
     return name_of
 
 
-def _canonical(
+def _canonicalize(
     in_file: Collection[str], base_module: str
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """({name without what peft puts before and into it: the name in the file}, those ignored).
@@ -350,19 +352,19 @@ def _canonical(
     return names, tuple(ignored)
 
 
-def _matrices(names: Collection[str]) -> list[str]:
+def _find_matrices(names: Collection[str]) -> list[str]:
     """Those of a block's matrices for which there are arrays of a method, in order."""
     ends = (_END.sub('', name) for name in names if _END.search(name))
     modules_used = {re.sub(r'(?<=^encoder\.layer\.)\d+', '{}', module) for module in ends}
     return [name for name, module in MODULES.items() if module in modules_used]
 
 
-def _block(name: str) -> int:
+def _find_block(name: str) -> int:
     """Return the number of the block in the name of an array."""
     return int(name.removeprefix('encoder.layer.').partition('.')[0])
 
 
-def _notes(folder: epath.Path) -> dict[str, Any]:
+def _read_notes(folder: epath.Path) -> dict[str, Any]:
     """Return what `write` noted in the file of arrays; nothing of other programs' files."""
     file = folder / _FILES[0]
     if not file.exists():
@@ -388,9 +390,9 @@ def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
         tensors['pooler.dense.weight'] = tensors['pooler.dense.weight'] + scale * np.matmul(b, a)
 
 
-def _ia3_shape(name: str) -> tuple[int, int]:
+def _find_ia3_shape(name: str) -> tuple[int, int]:
     """Of an array of (IA)3 by its name: a row, or a column."""
-    (matrix,) = _matrices([name])
+    (matrix,) = _find_matrices([name])
     return IA3_SHAPES[matrix]
 
 
@@ -399,10 +401,10 @@ def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> 
 
     UserError where one scales the other side of its product, by feedforward_modules.
     """
-    for name in [name for name in tensors if name.endswith('.ia3_l') and _matrices([name])]:
+    for name in [name for name in tensors if name.endswith('.ia3_l') and _find_matrices([name])]:
         array = tensors[name]
         vector = array.reshape(-1)
-        if array.shape != vector.reshape(_ia3_shape(name)).shape:
+        if array.shape != vector.reshape(_find_ia3_shape(name)).shape:
             raise UserError(
                 f'{file}: {spelled[name]} has the shape {array.shape}: here (IA)3 scales what keys'
                 ' and values give and what the output of a sub-layer reads (feedforward_modules)'
@@ -425,7 +427,7 @@ def _stands_in(name: str, module: str) -> bool:
     return re.search(rf'{re.escape(module)}\.', name) is not None
 
 
-def _apart(modules: Sequence[str], names: Collection[str]) -> list[str]:
+def _separate(modules: Sequence[str], names: Collection[str]) -> list[str]:
     """Those of the modules that hold arrays of these names, none of them within another.
 
     peft wraps both then, and cannot load its own file: the modules in them stand for those.
@@ -442,7 +444,9 @@ def _apart(modules: Sequence[str], names: Collection[str]) -> list[str]:
     return list(modules_apart)
 
 
-def _trained_heads(model: Model, layout: Layout, changed: set[str], whole: set[str]) -> list[str]:
+def _list_trained_heads(
+    model: Model, layout: Layout, changed: set[str], whole: set[str]
+) -> list[str]:
     """Return the modules of its head that are in the file whole: for a task, and where changed.
 
     Args:
@@ -463,7 +467,7 @@ def _trained_heads(model: Model, layout: Layout, changed: set[str], whole: set[s
             for name in stored.shapes()
         ]
         # For its own tasks peft takes the head for trained, and asks for it in the file.
-        trained = task_of(model) is not None and part != 'pooler'
+        trained = find_task(model) is not None and part != 'pooler'
         untold = set(names) - whole
         if not untold or not (trained or changed.intersection(untold)):
             continue

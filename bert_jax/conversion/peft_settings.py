@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.tuning import MATRICES, TuningConfig
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 # Settings that are read here, or say how the arrays were made or, again, which they are. Any other
@@ -36,7 +36,7 @@ _NOT_THEIRS = {
 }
 
 # Their module of a matrix, {} for the block's number; equal in all families with `has_peft`.
-# BERT's own, as transformers has it: no gate, which is left out at the door (parameters.left_out).
+# BERT's own, as transformers has it: no gate, which is left out at the door.
 MODULES = {
     name: str(bert.ARRAYS[f'encoder/layers/{name}'])
     for name in MATRICES
@@ -67,7 +67,7 @@ def check_method(tuning: TuningConfig) -> None:
         raise UserError(f'--format=peft cannot write tuning.method={tuning.method}: {why}')
 
 
-def method_of(settings: Mapping[str, Any], file: epath.Path) -> str:
+def read_method(settings: Mapping[str, Any], file: epath.Path) -> str:
     """LORA or IA3. UserError for another method, and for a variant of one, by name."""
     method = settings.get('peft_type')
     if method not in ('LORA', 'IA3'):
@@ -87,7 +87,7 @@ def method_of(settings: Mapping[str, Any], file: epath.Path) -> str:
     return method
 
 
-def architecture_of(settings: Mapping[str, Any], base: Model, file: epath.Path) -> str:
+def choose_architecture(settings: Mapping[str, Any], base: Model, file: epath.Path) -> str:
     """Return transformers' class: that of the task, or the one that is named itself."""
     task, mapping = settings.get('task_type'), settings.get('auto_mapping')
     named = mapping.get('base_model_class') if isinstance(mapping, dict) else None
@@ -103,7 +103,7 @@ def architecture_of(settings: Mapping[str, Any], base: Model, file: epath.Path) 
     return architecture
 
 
-def tuning_of(method: str, settings: Mapping[str, Any], matrices: list[str]) -> TuningConfig:
+def make_tuning(method: str, settings: Mapping[str, Any], matrices: list[str]) -> TuningConfig:
     """Our options for theirs. UserError where they are none, or nothing is adapted."""
     if not matrices:
         raise UserError(f'there are no arrays of {method} for any of {", ".join(MATRICES)}')
@@ -122,28 +122,28 @@ def tuning_of(method: str, settings: Mapping[str, Any], matrices: list[str]) -> 
     return TuningConfig(method='ia3', vectors='peft' if 'attention_output' in matrices else 'paper')
 
 
-def task_of(model: Model) -> str | None:
+def find_task(model: Model) -> str | None:
     """Their task for the model's class, None for a class that they have no task for."""
     heads = {HEADS[head].class_in(model.config.family): task for task, head in _TASKS.items()}
     return heads.get(model.architecture)
 
 
-def class_settings(model: Model) -> dict[str, Any]:
+def describe_class(model: Model) -> dict[str, Any]:
     """Return what peft wraps: a task of its own, or a class by its name."""
-    task = task_of(model)
+    task = find_task(model)
     name = model.config.traits.transformers.model_type.replace('-', '_')
     library = f'transformers.models.{name}.modeling_{name}'
     mapping = {'base_model_class': model.architecture, 'parent_library': library}
     return {'task_type': task, 'auto_mapping': None if task else mapping}
 
 
-def method_settings(tuning: TuningConfig) -> dict[str, Any]:
+def describe_method(tuning: TuningConfig) -> dict[str, Any]:
     """Return a method with its options, as peft calls them."""
     if tuning.method == 'ia3':
         paper = tuning.option('vectors') == 'paper'
         matrices = [name for name in IA3_SHAPES if not (paper and name == 'attention_output')]
         rows = [name for name in matrices if IA3_SHAPES[name] == (1, -1)]
-        method = {'peft_type': 'IA3', 'feedforward_modules': _targets(rows)}
+        method = {'peft_type': 'IA3', 'feedforward_modules': _list_targets(rows)}
     else:
         matrices = tuning.option('matrices').split(',')
         method = {
@@ -154,11 +154,11 @@ def method_settings(tuning: TuningConfig) -> dict[str, Any]:
         }
     # Modules are found by the ends of their names, and 'output.dense' ends the attention's too.
     too_many = 'output' in matrices and 'attention_output' not in matrices
-    excluded = _targets(['attention_output']) if too_many else None
-    return {**method, 'target_modules': _targets(matrices), 'exclude_modules': excluded}
+    excluded = _list_targets(['attention_output']) if too_many else None
+    return {**method, 'target_modules': _list_targets(matrices), 'exclude_modules': excluded}
 
 
-def _targets(matrices: Collection[str]) -> list[str]:
+def _list_targets(matrices: Collection[str]) -> list[str]:
     """Return the ends of modules' names, as in peft's own defaults: 'query', 'output.dense'."""
     block = 'encoder.layer.{}.'
     ends = (MODULES[name].removeprefix(block) for name in matrices)

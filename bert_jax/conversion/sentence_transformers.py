@@ -20,7 +20,7 @@ from bert_jax.configs.errors import UserError, check_regular_files
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse, read_object
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.conversion.parameters import Model, Reading
+from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.train.task_heads import HEADS
 
 MODULES = 'modules.json'
@@ -55,7 +55,7 @@ def is_directory(folder: epath.PathLike) -> bool:
 
 def check_kind(folder: epath.Path) -> None:
     """Raise UserError for a directory of a class of sentence-transformers that is not read."""
-    kind = _object(folder / _SETTINGS).get('model_type') or 'SentenceTransformer'
+    kind = _read_object(folder / _SETTINGS).get('model_type') or 'SentenceTransformer'
     if kind not in ('SentenceTransformer', _CROSS):
         raise UserError(
             f'{folder / _SETTINGS}: this is a {kind} of sentence-transformers: only'
@@ -63,25 +63,25 @@ def check_kind(folder: epath.Path) -> None:
         )
 
 
-def with_modules(path: epath.PathLike, reading: Reading) -> Reading:
+def add_modules(path: epath.PathLike, reading: Reading) -> Reading:
     """Return what was read of a directory's weights as a sentence encoder or a cross-encoder.
 
     Raises:
       UserError: a module, a pooling, an activation or a setting has no counterpart here.
     """
     folder = epath.Path(path)
-    is_cross = _object(folder / _SETTINGS).get('model_type') == _CROSS
-    return _with_scores(folder, reading) if is_cross else _with_sentence(folder, reading)
+    is_cross = _read_object(folder / _SETTINGS).get('model_type') == _CROSS
+    return _add_scores(folder, reading) if is_cross else _add_sentence(folder, reading)
 
 
-def activation_in(settings: Mapping[str, Any]) -> Any:
+def read_activation(settings: Mapping[str, Any]) -> Any:
     """Return the name of a cross-encoder's activation in a config.json, or None."""
     of_release_4 = settings.get('sentence_transformers')
     named = of_release_4.get('activation_fn') if isinstance(of_release_4, dict) else None
     return named or settings.get('sbert_ce_default_activation_function')
 
 
-def with_activation(model: Model, named: Any, file: epath.Path) -> Model:
+def add_activation(model: Model, named: Any, file: epath.Path) -> Model:
     """Return a classifier whose answers have an activation.
 
     Args:
@@ -109,38 +109,38 @@ def with_activation(model: Model, named: Any, file: epath.Path) -> Model:
     return model._replace(chosen=chosen)
 
 
-def _with_scores(folder: epath.Path, reading: Reading) -> Reading:
+def _add_scores(folder: epath.Path, reading: Reading) -> Reading:
     """Return a cross-encoder: a classifier with its activation and its longest row."""
     model, file = reading.model, folder / _SETTINGS
     architecture = HEADS['classifier'].class_in(model.config.family)
-    if _modules(folder) != [('Transformer', '')] or model.architecture != architecture:
+    if _read_modules(folder) != [('Transformer', '')] or model.architecture != architecture:
         raise UserError(
             f'{folder / MODULES}: a {_CROSS} is read here whose one module is a Transformer in the'
             f' folder itself, of the class {architecture}'
         )
-    settings = _object(file)
+    settings = _read_object(file)
     if name := settings.get('default_prompt_name'):
         raise UserError(
             f'{file}: default_prompt_name={name!r}: a {_CROSS} has no prompts here: set it to null'
         )
-    named = settings.get('activation_fn') or activation_in(_object(folder / 'config.json'))
+    named = settings.get('activation_fn') or read_activation(_read_object(folder / 'config.json'))
     if named is None and model.outputs == 1:  # as there, where nothing is said
         named = 'torch.nn.Sigmoid'
-    model = with_activation(model, named, file)
+    model = add_activation(model, named, file)
     chosen = {'activation': 'identity', **model.chosen}
-    if length := _max_length(folder, model.config.max_position):
+    if length := _read_max_length(folder, model.config.max_position):
         chosen['max_seq_length'] = length
     return reading._replace(model=model._replace(chosen=chosen))
 
 
-def _with_sentence(folder: epath.Path, reading: Reading) -> Reading:
+def _add_sentence(folder: epath.Path, reading: Reading) -> Reading:
     """Return what was read of a directory's weights as a sentence encoder.
 
     Raises:
       UserError: a module, a pooling or a setting has no counterpart here.
     """
     remarks = list(reading.remarks)
-    modules = _modules(folder)
+    modules = _read_modules(folder)
     kinds = [kind for kind, _ in modules]
     # In this order, and a cut where numbers are left out before vectors get length one.
     allowed = ['Transformer', 'Pooling', *(k for k in ('Dense', 'Normalize') if k in kinds)]
@@ -154,7 +154,7 @@ def _with_sentence(folder: epath.Path, reading: Reading) -> Reading:
             f'{folder / MODULES}: its Transformer is in {modules[0][1]}: only one that is in the'
             ' folder itself is read'
         )
-    settings = _object(folder / _SETTINGS)
+    settings = _read_object(folder / _SETTINGS)
     prompts = settings.get('prompts') or {}
     if not isinstance(prompts, dict) or not all(isinstance(t, str) for t in prompts.values()):
         raise UserError(f'{folder / _SETTINGS}: prompts={prompts!r}: must give each name a text')
@@ -162,11 +162,11 @@ def _with_sentence(folder: epath.Path, reading: Reading) -> Reading:
         remarks.append(f'the prompt {name!r} is not taken by itself here: name it')
     width = reading.model.config.hidden_size
     sentence = SentenceConfig(
-        _pooling(folder / modules[1][1] / 'config.json', prompts),
+        _read_pooling(folder / modules[1][1] / 'config.json', prompts),
         'Normalize' in kinds,
         _cut(folder / modules[2][1], width) if 'Dense' in kinds else None,
         tuple(prompts.items()),
-        _max_length(folder, reading.model.config.max_position),
+        _read_max_length(folder, reading.model.config.max_position),
         settings.get('similarity_fn_name') or 'cosine',
     )
     model = reading.model._replace(sentence=sentence)
@@ -220,7 +220,7 @@ def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position
     _write(folder / MODULES, modules)
 
 
-def as_cross_encoder(model: Model) -> dict[str, Any]:
+def describe_cross_encoder(model: Model) -> dict[str, Any]:
     """Return what config.json says so that a CrossEncoder gives a model's scores as we do."""
     ours = model.chosen.get('activation', 'identity')
     name = next(name for name, activation in _ACTIVATIONS.items() if activation == ours)
@@ -230,7 +230,7 @@ def as_cross_encoder(model: Model) -> dict[str, Any]:
     }
 
 
-def _modules(folder: epath.Path) -> list[tuple[str, str]]:
+def _read_modules(folder: epath.Path) -> list[tuple[str, str]]:
     """Return (class, folder) of each module, in order."""
     file = folder / MODULES
     try:
@@ -247,9 +247,9 @@ def _modules(folder: epath.Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
+def _read_pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
     """Return the one pooling that a file names, in either spelling."""
-    settings = _object(file)
+    settings = _read_object(file)
     mode = settings.get('pooling_mode')
     modes = [mode] if isinstance(mode, str) else list(mode or ())
     modes += [key.removeprefix(_FLAG) for key, is_on in settings.items()
@@ -269,7 +269,7 @@ def _pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
 
 def _cut(folder: epath.Path, width: int) -> int:
     """Return how many first numbers a dense module keeps; UserError where it does anything else."""
-    settings, file = _object(folder / 'config.json'), folder / 'model.safetensors'
+    settings, file = _read_object(folder / 'config.json'), folder / 'model.safetensors'
     if settings.get('activation_function') == _IDENTITY and file.exists():
         kernel = safetensors.numpy.load(file.read_bytes()).get('linear.weight', np.zeros((1, 1)))
         rows = len(kernel)
@@ -278,10 +278,10 @@ def _cut(folder: epath.Path, width: int) -> int:
     raise UserError(f'{folder}: a dense layer on the vector is not built here')
 
 
-def _max_length(folder: epath.Path, limit: int) -> int | None:
+def _read_max_length(folder: epath.Path, limit: int) -> int | None:
     """Return the longest row in word pieces: their own file says it, or the tokenizer's."""
-    settings = _object(folder / _LENGTH)
-    tokenizer = _object(folder / 'tokenizer_config.json')
+    settings = _read_object(folder / _LENGTH)
+    tokenizer = _read_object(folder / 'tokenizer_config.json')
     if settings.get('do_lower_case') and tokenizer.get('do_lower_case') is False:
         raise UserError(
             f'{folder / _LENGTH}: do_lower_case=true, and its tokenizer tells cases apart: that is'
@@ -291,7 +291,7 @@ def _max_length(folder: epath.Path, limit: int) -> int | None:
     return min(int(length), limit) if isinstance(length, int | float) and length >= 3 else None
 
 
-def _object(file: epath.Path) -> dict[str, Any]:
+def _read_object(file: epath.Path) -> dict[str, Any]:
     return read_object(file) if file.exists() else {}
 
 

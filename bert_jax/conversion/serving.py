@@ -19,7 +19,8 @@ from jax import Array, export
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion.parameters import Model, Tensors, brief
+from bert_jax.conversion.parameters import Tensors, join_names
+from bert_jax.conversion.trained_model import Model
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 from bert_jax.model.blocks import matmul
@@ -32,7 +33,7 @@ PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
 Function = Callable[[Mapping[str, Any], Mapping[str, Array]], dict[str, Array]]
 
 
-def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
+def make_forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     """-> call(params, batch) -> {output of the model's class: float32 array}.
 
     `params` as in `model.params`, `batch` as the class's head in train/task_heads.py reads it;
@@ -44,14 +45,14 @@ def forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     module = module.clone(matmul_dtype=read)
 
     def call(params: Mapping[str, Any], batch: Mapping[str, Array]) -> dict[str, Array]:
-        result = module.apply({'params': filled_up(module, params, head.parts)}, batch)
+        result = module.apply({'params': fill_up(module, params, head.parts)}, batch)
         outputs = head.read_outputs(result, config)
         return dict(zip(head.output_names, outputs, strict=True))
 
     return call
 
 
-def filled_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+def fill_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
     """Return `params` with zeros for the arrays of `module` that it lacks.
 
     Only parts that are not `read` may be missing: no program computes their output.
@@ -65,17 +66,17 @@ def filled_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> 
     absent = {path: leaf for path, leaf in wanted.items() if path not in at_rest}
     unread = tuple(part.path for name, part in PARTS.items() if name not in read)
     if missing := [path for path in absent if not path.startswith(unread)]:
-        raise UserError(f'this model lacks {brief(missing)}: its weights are not whole')
+        raise UserError(f'this model lacks {join_names(missing)}: its weights are not whole')
     zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in absent.items()}
-    return nested(zeros | given)
+    return nest(zeros | given)
 
 
-def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
+def nest(weights: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree of weights by name: the inverse of `by_path`."""
     return traverse_util.unflatten_dict(weights, sep='/')
 
 
-def stored(name: str, array: np.ndarray, compute_dtype: DTypeLike) -> np.ndarray:
+def cast_stored(name: str, array: np.ndarray, compute_dtype: DTypeLike) -> np.ndarray:
     """Return an array of a model that computes in `compute_dtype` as it is kept.
 
     The blocks' matrices and the word table are read as bfloat16 then, and take half as bfloat16.
@@ -87,25 +88,25 @@ def stored(name: str, array: np.ndarray, compute_dtype: DTypeLike) -> np.ndarray
     return array.astype(jnp.bfloat16) if is_half and (is_read or name.endswith(_WORDS)) else array
 
 
-def used_weights(model: Model, compute_dtype: DTypeLike = jnp.float32) -> Tensors:
+def select_weights(model: Model, compute_dtype: DTypeLike = jnp.float32) -> Tensors:
     """Return the model's arrays by name, without the parts that its class does not have.
 
-    They are as `stored` has them.
+    They are as `cast_stored` has them.
     """
     used = model.row.parts
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
     return {
-        name: stored(name, np.asarray(leaf), compute_dtype)
+        name: cast_stored(name, np.asarray(leaf), compute_dtype)
         for name, leaf in by_path(model.params).items()
         if not name.startswith(unused)
     }
 
 
-def stablehlo(model: Model, compute_dtype: DTypeLike = jnp.float32) -> bytes:
+def export_stablehlo(model: Model, compute_dtype: DTypeLike = jnp.float32) -> bytes:
     """Return the function (weights, batch) -> outputs, all by name, serialised.
 
     For cpu, cuda and tpu, as jax.export.deserialize reads it. The weights that it takes are those
-    of `used_weights` for the same `compute_dtype`.
+    of `select_weights` for the same `compute_dtype`.
     """
     # Symbols instead of sizes: one artifact for any number of rows of any length, as far as there
     # are positions.
@@ -116,13 +117,13 @@ def stablehlo(model: Model, compute_dtype: DTypeLike = jnp.float32) -> bytes:
     }
     weights = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        for name, leaf in used_weights(model, compute_dtype).items()
+        for name, leaf in select_weights(model, compute_dtype).items()
     }
 
     # Weights are arguments of the program, not constants in it: large's would be 1.3 GB in the
     # artifact.
-    call = forward(model, compute_dtype)
+    call = make_forward(model, compute_dtype)
     exported = export.export(
-        jax.jit(lambda weights, batch: call(nested(weights), batch)), platforms=PLATFORMS
+        jax.jit(lambda weights, batch: call(nest(weights), batch)), platforms=PLATFORMS
     )(weights, batch)
     return bytes(exported.serialize())

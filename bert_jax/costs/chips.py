@@ -131,13 +131,13 @@ class Topology:
         chip = self.chip
         if chip.platform == 'gpu':
             return None
-        if min(_shapes(chip, self.chips), key=sum) != self.shape:
+        if min(_list_shapes(chip, self.chips), key=sum) != self.shape:
             return f'--type={chip.name} --topology={"x".join(map(str, self.shape))}'
         name = 'v5litepod' if chip.name == 'v5e' else chip.name
         return f'--accelerator-type={name}-{self.chips * (2 if chip.cubes else 1)}'
 
 
-def topology(name: str) -> Topology:
+def parse_topology(name: str) -> Topology:
     """Return the topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other.
 
     Sides may stand in any order (v5p:8x4x4 is v5p:4x4x8), and gcloud's names are understood:
@@ -148,13 +148,13 @@ def topology(name: str) -> Topology:
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
-        for sides in _shapes(chip, math.prod(shape)):
+        for sides in _list_shapes(chip, math.prod(shape)):
             if sorted(sides) == sorted(shape):
                 return Topology(chip, sides)
     elif match := re.fullmatch(r'(v4|v5e|v5litepod|v5p|v6e)-(\d{1,6})', name):
         chip = CHIPS['v5e' if match[1] == 'v5litepod' else match[1]]
         count, odd = divmod(int(match[2]), 2 if chip.cubes else 1)
-        if not odd and (wired := _shapes(chip, count)):
+        if not odd and (wired := _list_shapes(chip, count)):
             return Topology(chip, min(wired, key=sum))
 
     # No such topology: list all there are, chips of the same shapes together.
@@ -169,7 +169,7 @@ def topology(name: str) -> Topology:
     )
 
 
-def _shapes(chip: Chip, count: int) -> list[tuple[int, ...]]:
+def _list_shapes(chip: Chip, count: int) -> list[tuple[int, ...]]:
     """Return the shapes of all topologies of `count` chips, sides in the provider's order."""
     # Listed shapes exist, and of v4 and v5p whatever is built of whole cubes, its sides ascending.
     listed = [tuple(map(int, shape.split('x'))) for shape in chip.shapes]
@@ -179,7 +179,7 @@ def _shapes(chip: Chip, count: int) -> list[tuple[int, ...]]:
     return [sides for sides in (*listed, *whole) if math.prod(sides) == count]
 
 
-def peak_flops(device_kind: str) -> float | None:
+def find_peak_flops(device_kind: str) -> float | None:
     """FLOP/s in bfloat16 of a device, by jax's device_kind; None for a CPU or an unlisted chip."""
     return next(
         (chip.peak_flops for chip in CHIPS.values() if re.search(chip.kind, device_kind)), None

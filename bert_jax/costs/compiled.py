@@ -19,9 +19,9 @@ from typing import Any
 import jax
 
 from bert_jax.configs.errors import UserError
-from bert_jax.costs import memory
 from bert_jax.costs.chips import Topology
-from bert_jax.costs.plan import Task
+from bert_jax.costs.estimate import Task
+from bert_jax.costs.step_costs import format_bytes, measure_step
 from bert_jax.mesh import construction
 from bert_jax.train.pretraining_program import argument_shapes, pretraining_program
 
@@ -56,20 +56,20 @@ class DoesNotFit(UserError):
         super().__init__(
             f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len},'
             f' {phase.batch_size / topology.chips:g} sequences a chip) does not fit'
-            f' {topology.name}: it needs {memory.size(needs)} a chip, and there is'
-            f' {memory.size(has)}: raise runtime.accumulation (now {runtime.accumulation}) or'
+            f' {topology.name}: it needs {format_bytes(needs)} a chip, and there is'
+            f' {format_bytes(has)}: raise runtime.accumulation (now {runtime.accumulation}) or'
             f' runtime.fsdp (now {runtime.fsdp}), set runtime.remat=dots or full (now'
             f' {runtime.remat}), or lower its batch_size'
         )
         self.needs, self.has, self.buffers = needs, has, list(buffers)
 
 
-def obstacle(topology: Topology) -> str | None:
+def find_obstacle(topology: Topology) -> str | None:
     """Return why nothing can be compiled for the topology here; None where it can."""
     # For a TPU the compiler is a package; for a GPU it is in jax, but asks the GPU itself.
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
-    present, name = len(_gpus(topology)), topology.chip.name.upper()
+    present, name = len(_find_gpus(topology)), topology.chip.name.upper()
     if present >= topology.chips:
         return None
     return (
@@ -78,7 +78,7 @@ def obstacle(topology: Topology) -> str | None:
     )
 
 
-def _gpus(topology: Topology) -> list[Any]:
+def _find_gpus(topology: Topology) -> list[Any]:
     """Return the GPUs of this machine that are chips of the topology's kind, as jax devices."""
     try:
         return [
@@ -91,7 +91,7 @@ def _gpus(topology: Topology) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _kept_nowhere() -> Iterator[None]:
+def _bypass_cache() -> Iterator[None]:
     """Keep programs out of jax's cache, which cannot read those of TPUs that are absent."""
     name = 'jax_persistent_cache_min_compile_time_secs'
     seconds = jax.config.values[name]
@@ -109,29 +109,29 @@ def compile_step(task: Task) -> jax.stages.Compiled:
     """
     # The same program as a run's, with abstract arguments: what is planned is what would run.
     config, inputs, chip = task.config, task.inputs, task.topology.chip
-    mesh = construction.make_mesh(config.runtime, devices(task.topology))
+    mesh = construction.make_mesh(config.runtime, list_devices(task.topology))
     program = pretraining_program(config, inputs, mesh, chip.platform)
     shapes = argument_shapes(config, inputs, task.phase.batch_size, mesh)
     with jax.set_mesh(mesh):
         lowered = program.train_step.lower(*shapes)
     try:
-        with _kept_nowhere():
+        with _bypass_cache():
             return lowered.compile()
     # Only a lack of memory is an answer; whatever else the compiler says is an error of ours.
     except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
-        needs, has = refused_sizes(str(error)) or (math.nan, chip.hbm_usable)
-        raise DoesNotFit(task, needs, has, largest_buffers(str(error))) from error
+        needs, has = parse_refusal(str(error)) or (math.nan, chip.hbm_usable)
+        raise DoesNotFit(task, needs, has, list_largest_buffers(str(error))) from error
 
 
-def devices(topology: Topology) -> list[Any]:
+def list_devices(topology: Topology) -> list[Any]:
     """Return the topology's chips as jax devices; UserError where libtpu does not know it.
 
     Sets environment variables that libtpu reads.
     """
     if topology.chip.platform == 'gpu':
-        return _gpus(topology)[: topology.chips]
+        return _find_gpus(topology)[: topology.chips]
     from jax.experimental import topologies
 
     for name, value in _COMPILER_ONLY.items():
@@ -158,10 +158,10 @@ def devices(topology: Topology) -> list[Any]:
         ) from error
 
 
-def compiled_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
+def compile_for_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
     """Return what a step takes by the compiler's word; raises DoesNotFit where it is too much.
 
-    'memory': as memory.of_step, and what is left; 'layers_compiled'; 'warnings'. Of an unrolled
+    'memory': as step_memory, and what is left; 'layers_compiled'; 'warnings'. Of an unrolled
     model of many layers two of fewer are compiled for a TPU, and the rest follows; with
     `all_layers` it is compiled as it is.
     """
@@ -179,7 +179,7 @@ def compiled_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
     for depth in layers:
         shallow = dataclasses.replace(config, model=config.model.of_depth(depth))
         program = compile_step(task._replace(config=shallow))
-        of_depths.append(memory.of_step(program, chip.platform))
+        of_depths.append(measure_step(program, chip.platform))
     used = of_depths[0]
     if len(of_depths) > 1:
         for use, few in of_depths[0].items():
@@ -190,7 +190,7 @@ def compiled_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
     # the GPU itself tells what it has.
     limit = None
     if chip.platform == 'gpu':
-        limit = (devices(task.topology)[0].memory_stats() or {}).get('bytes_limit')
+        limit = (list_devices(task.topology)[0].memory_stats() or {}).get('bytes_limit')
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:
         raise DoesNotFit(task, used['total'], usable)
@@ -216,7 +216,7 @@ def compiled_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
     }
 
 
-def refused_sizes(text: str) -> tuple[float, float] | None:
+def parse_refusal(text: str) -> tuple[float, float] | None:
     """Return the bytes needed and there in libtpu's refusal of a program; None if it has none."""
     match = re.search(r'Used (\S+?) of (\S+?) hbm|\((\S+)\) exceeds available HBM \((\S+)\)', text)
     # Two wordings, of different places in libtpu; the groups of the other are None.
@@ -226,7 +226,7 @@ def refused_sizes(text: str) -> tuple[float, float] | None:
     return needed, there
 
 
-def largest_buffers(text: str) -> list[dict[str, Any]]:
+def list_largest_buffers(text: str) -> list[dict[str, Any]]:
     """Return the largest buffers in libtpu's refusal, summed by shape and origin, largest first.
 
     'bytes': of all 'count' of them together, padded to tiles; 'shape'; 'origin'.

@@ -23,7 +23,7 @@ from bert_jax.train import state
 
 
 @functools.lru_cache(maxsize=64)
-def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
+def count_by_part(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     """Return the number of parameters of each part of a model, by the shapes of its arrays.
 
     Computed vectors are no parameters.
@@ -44,15 +44,15 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     return parts
 
 
-def parameter_count(model: ModelConfig, pretraining: bool = True) -> int:
+def count_parameters(model: ModelConfig, pretraining: bool = True) -> int:
     """Return the number of all parameters, or of the encoder and its pooler alone.
 
     BERT-base: 110,106,428 in pre-training, 109,482,240 for its encoder with pooler.
     """
-    return sum(parameters(model, pretraining).values())
+    return sum(count_by_part(model, pretraining).values())
 
 
-def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[str, int]:
+def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> dict[str, int]:
     """FLOPs of one sequence, forward and backward, by part.
 
     A multiplication by a weight is 2 FLOPs forward and 4 backward, half of them for the gradient of
@@ -73,7 +73,7 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     layers = attention = 0
     for number in range(L):
         reached = number > lowest or (embedded and number == lowest)
-        of_block = _block(model, number, S, number >= lowest, reached)
+        of_block = _count_block(model, number, S, number >= lowest, reached)
         layers, attention = layers + of_block[0], attention + of_block[1]
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
@@ -92,13 +92,13 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
         parts['to_hidden'] = (2 + backward) * E * H * S
     if of_words := model.words.flops(model):
         parts['words'] = S * of_words
-    # As in `parameters`: two directions of four gates.
+    # As in `count_by_part`: two directions of four gates.
     if model.bilstm:
         parts['bilstm'] = 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S
     return parts
 
 
-def _block(
+def _count_block(
     model: ModelConfig, number: int, seq_len: int, trained: bool, reached: bool
 ) -> tuple[int, int]:
     """Return the FLOPs of one sequence in block `number`.
@@ -132,9 +132,9 @@ def _block(
     return weights, attention
 
 
-def training_flops_per_sequence(model: ModelConfig, seq_len: int, predictions: int) -> int:
+def count_training_flops(model: ModelConfig, seq_len: int, predictions: int) -> int:
     """FLOPs of one sequence, forward and backward: 69.9e9 for BERT-base, S=128, 20 predictions.
 
-    The sum of `training_flops`.
+    The sum of `count_flops_by_part`.
     """
-    return sum(training_flops(model, seq_len, predictions).values())
+    return sum(count_flops_by_part(model, seq_len, predictions).values())

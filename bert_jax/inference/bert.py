@@ -8,15 +8,16 @@
   bert.embed(['One.', 'Another.'])                      # [2, 768]
   bert.fill_mask('Paris is the [MASK] of France.')      # [[{'token': 'capital', ...}, ...]]
 
-Owns the names of these; all of it is done by what the commands use. Answers of a fine-tuned head
-are bert_jax/inference/predictor.py's.
+Owns the names of these; all of it is done by what the commands use. Owns too what of a text is
+refused before its masks are asked, and that `[MASK]` is understood by models whose own mask token
+is another. Answers of a fine-tuned head are bert_jax/inference/predictor.py's.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,10 +28,11 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference.engine import check_process
-from bert_jax.inference.extractor import Extractor
-from bert_jax.inference.mask_filler import MaskFiller, check_head
+from bert_jax.inference.feature_extraction import Extractor
+from bert_jax.inference.pipelines import WithMasks
+from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
@@ -45,6 +47,7 @@ from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import pretraining_head
 
 Text = str | tuple[str, str]
+MASK = '[MASK]'
 
 
 class Outputs(NamedTuple):
@@ -93,7 +96,7 @@ class Bert:
         self.source, self._compute_dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         self._encode, self._mlm = (
-            jax.jit(serving.forward(source.bert.under(head), jnp.dtype(compute_dtype)))
+            jax.jit(serving.make_forward(source.bert.under(head), jnp.dtype(compute_dtype)))
             for head in ('encoder', 'masked_words')
         )
         # Each keeps its programs; those in use are few.
@@ -230,7 +233,7 @@ class Bert:
         B, T = rows['input_ids'].shape
         if positions is None:
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
-        positions = _whole_numbers(positions)
+        positions = _to_integers(positions)
         fits = positions.ndim == 2 and len(positions) == B
         if not (fits and ((positions >= 0) & (positions < T)).all()):
             raise UserError(f'positions must be whole numbers [{B}, P] from 0 to {T - 1}')
@@ -310,7 +313,7 @@ class Bert:
     def _rows(self, rows: Any) -> Arrays:
         """Return rows as arrays [B, T] that the model reads. UserError where they are none."""
         given = rows if isinstance(rows, Mapping) else {}
-        arrays = {name: _whole_numbers(given.get(name)) for name in INPUT_KEYS}
+        arrays = {name: _to_integers(given.get(name)) for name in INPUT_KEYS}
         shapes = {array.shape for array in arrays.values()}
         shape = shapes.pop()
         if shapes or len(shape) != 2:
@@ -333,7 +336,7 @@ class Bert:
     def _placed(self) -> dict[str, Any]:
         """Put the parameters on the device, when they are first asked for."""
         dtype, params = self._compute_dtype, layout.separate(self.params)
-        keep = lambda path, array: serving.stored(path_of(path), array, dtype)
+        keep = lambda path, array: serving.cast_stored(path_of(path), array, dtype)
         return jax.device_put(jax.tree_util.tree_map_with_path(keep, params))
 
     def _length(self, max_length: int | None) -> int:
@@ -345,10 +348,73 @@ class Bert:
         return max_length
 
 
-def _whole_numbers(values: Any) -> np.ndarray:
+def _to_integers(values: Any) -> np.ndarray:
     """Return an int32 array; one without axes where they are none, or rows of several lengths."""
     try:
         array = np.asarray(values)
     except ValueError:  # lists of several lengths
         return np.zeros((), np.int32)
     return array.astype(np.int32) if array.dtype.kind in 'iub' else np.zeros((), np.int32)
+
+
+def check_head(source: Source) -> None:
+    """Raise UserError where the model cannot say which words are likely."""
+    if 'mlm' not in source.bert.parts:
+        raise UserError(
+            f'{source.where}: a {source.bert.architecture} has no head for masked words: name the'
+            ' run of bert-pretrain that it came from, or another model with that head'
+        )
+
+
+class MaskFiller:
+    """Fills in masks by the masked-word head of one model, which stays in memory."""
+
+    def __init__(self, source: Source, top: int, compute_dtype: str = 'auto'):
+        """Load the head; `top`: how many words for each mask. UserError where there is none."""
+        check_head(source)
+        self._tokenizer, self._longest = source.tokenizer, source.model.max_position
+        self._mask = source.tokenizer.special_tokens[4]
+
+        # That head alone: next to it others would be computed for nothing.
+        source = source._replace(bert=source.bert.under('masked_words'))
+        self._predictor = Predictor(source, self._longest, {}, top, compute_dtype)
+
+    def __call__(self, text: str) -> dict[str, Any]:
+        """Answer one text, as `answers` does."""
+        return next(self.answers([text]))
+
+    def answers(self, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield {'text', 'masks'} for each text; many of them go through the device together.
+
+        masks: for each in turn its best words, [{'token', 'probability'}, ...].
+
+        Raises:
+          UserError: a text has no mask, or more than are answered, or more pieces than positions.
+        """
+        texts = list(texts)
+        asked = [self._as_asked(text) for text in texts]
+        for text, answer in zip(texts, self._predictor.stream(asked, errors=True), strict=True):
+            if 'error' in answer:
+                raise UserError(f'{_shorten(text)}: {answer["error"]}')
+            yield {'text': text, **answer}
+
+    def _as_asked(self, text: str) -> str:
+        """Return the text with the model's own mask token. UserError where it cannot be asked."""
+        if not isinstance(text, str):
+            raise UserError(f'{_shorten(text)}: must be a text')
+        asked = text.replace(MASK, self._mask)
+        if self._mask not in asked:
+            raise UserError(f'{_shorten(text)}: no {MASK} in it: write one in place of each word')
+        length = len(WithMasks(self._tokenizer).encode_batch([asked])[0])
+        if length + 2 > self._longest:
+            raise UserError(
+                f'{_shorten(text)}: {length} word pieces, and this model reads {self._longest - 2}:'
+                ' shorten it'
+            )
+        return asked
+
+
+def _shorten(text: Any) -> str:
+    """Return what a message shows of a text."""
+    text = str(text)
+    return repr(text if len(text) <= 60 else f'{text[:57]}...')

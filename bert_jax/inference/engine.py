@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.conversion import serving
-from bert_jax.costs import memory
+from bert_jax.costs.step_costs import count_held_bytes
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import layout, partition
@@ -63,13 +63,13 @@ def check_process() -> None:
     _process[:] = [os.getpid()]
 
 
-def placed(
+def place_params(
     params: Any, resident: Resident, compute_dtype: DTypeLike = 'float32'
 ) -> tuple[Any, int]:
     """Put numpy `params` on the devices; return them, and the bytes that this adds on each.
 
     Arrays that are in `resident` are not put there again; the others are added to it. All are kept
-    as `serving.stored` has them for one arithmetic of the layers.
+    as `serving.cast_stored` has them for one arithmetic of the layers.
     """
     added = 0
 
@@ -78,9 +78,9 @@ def placed(
         # Blocks are views of a stack, new ones at each call: they are known by their memory.
         key = (array.ctypes.data, array.shape) if isinstance(array, np.ndarray) else id(array)
         if key not in resident:
-            kept = serving.stored(sharding.path_of(path), array, compute_dtype)
+            kept = serving.cast_stored(sharding.path_of(path), array, compute_dtype)
             resident[key] = array, jax.device_put(kept, shard)
-            added += memory.held(resident[key][1])
+            added += count_held_bytes(resident[key][1])
         return resident[key][1]
 
     mesh = construction.make_mesh(RuntimeConfig())
@@ -123,7 +123,7 @@ class InferenceEngine:
           max_length: the longest row there is.
           inputs: makes what the function reads of a batch, as DataCollator has it.
           resident: arrays on the devices; those of `params` that are not yet are added.
-          compute_dtype: arithmetic of the layers, for `serving.stored`.
+          compute_dtype: arithmetic of the layers, for `serving.cast_stored`.
         """
         self.max_length = max_length
         self.compilations: collections.Counter[str] = collections.Counter()
@@ -132,7 +132,7 @@ class InferenceEngine:
 
         # All devices by default: what a model was trained on says nothing of where it serves.
         self._collate = DataCollator(construction.make_mesh(RuntimeConfig()), inputs)
-        self._params, self.added_bytes = placed(
+        self._params, self.added_bytes = place_params(
             params, {} if resident is None else resident, compute_dtype
         )
         self._function = counted_jit(function, self.compilations, 'predict')

@@ -15,32 +15,25 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 from bert_jax.conversion import (
     google,
-    hub,
     huggingface,
-    model_card,
     peft,
     peft_settings,
     sentence_transformers,
     serving,
 )
-from bert_jax.conversion.model_card import Notes
-from bert_jax.conversion.parameters import Model, Reading, with_stored_words
-from bert_jax.inference import serving_folder
-from bert_jax.inference.predictor import trained_with
+from bert_jax.conversion.trained_model import Model, Reading, store_words
+from bert_jax.inference import model_card, serving_folder
+from bert_jax.inference.model_card import Notes
+from bert_jax.inference.predictor import read_training_options
 from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
-from bert_jax.runs.workdir import metrics
-from bert_jax.runs.workdir import notes as note_of
 from bert_jax.runs.workdir.folder import new_folder
-from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 Format = Literal['huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo']
@@ -108,12 +101,12 @@ def export(
     if format == 'sentence_transformers':
         model = _as_sentence_encoder(model)
     if not of_ours:
-        model = with_stored_words(model, source.where)
+        model = store_words(model, source.where)
     if hidden_act:  # some readers know only one form of gelu; the weights stay
         model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
-    encoder = _base(model, init_from, base) if format == 'peft' else None
-    length, options = trained_with(init_from) if of_ours else (None, {})
-    notes = _notes(init_from, output)._replace(languages=tuple(languages), license=license)
+    encoder = _read_base(model, init_from, base) if format == 'peft' else None
+    length, options = read_training_options(init_from) if of_ours else (None, {})
+    notes = model_card.read_notes(init_from, output, languages, license)
     arguments = (encoder, sources.saved_in(init_from), length, options.get('texts'), init_from)
     reading, left_out = write(model, source.tokenizer, format, output, *arguments, notes, settings)
     if print_map:
@@ -121,80 +114,6 @@ def export(
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
     return Exported(model.architecture, left_out, fingerprint)
-
-
-def _notes(init_from: str, output: str) -> Notes:
-    """Return what a model card says of the training, as far as the source says it."""
-    name, base = epath.Path(output).name, None
-    workdir, _ = sources.at_step(init_from)
-    if not workdir.config_file.exists() or huggingface.is_directory(init_from):
-        return Notes(name, _on_hub(init_from))
-    config, trained, longest = workdir.config(), [], None
-    if isinstance(config, FinetuneConfig):
-        data = workdir.data(init_from=str)
-        base = _on_hub(data['init_from'])
-        trained += [
-            ('task', epath.Path(data.get('task', '')).stem),
-            ('begun from', base or epath.Path(data['init_from']).name),
-            ('batch', config.batch_size),
-            *([] if config.steps else [('epochs', f'{config.epochs:g}')]),
-        ]
-        longest = config.max_seq_length
-    if isinstance(config, PretrainConfig):
-        trained += _of_phases(config, workdir.newest_step())
-        longest = max(phase.seq_len for phase in config.phases)
-    if isinstance(config, FinetuneConfig | PretrainConfig):
-        trained += [
-            ('optimizer', config.optimizer.algorithm),
-            ('learning rate', f'{config.optimizer.peak_lr:g}'),
-            ('seed', config.seed),
-        ]
-    trained.append(('steps', workdir.newest_step()))
-    scores = []
-    for file in sorted((workdir.path / 'eval').glob('*.json')):
-        of_split = read_object(file).get('metrics') or {}
-        numbers = {n: v for n, v in of_split.items() if isinstance(v, int | float)}
-        scores += [(file.stem, metric, value) for metric, value in numbers.items()]
-    scores += _last_scores(workdir)
-    return Notes(name, base, tuple(trained), tuple(scores), longest)
-
-
-def _of_phases(config: PretrainConfig, step: int) -> list[tuple[str, Any]]:
-    """Return what each phase of pre-training has read until a step."""
-    facts: list[tuple[str, Any]] = []
-    for number, phase in enumerate(config.phases):
-        steps = min(phase.steps, step)
-        step -= steps
-        if steps:
-            pieces = steps * phase.batch_size * phase.seq_len
-            row = f'rows of {phase.seq_len}, batch {phase.batch_size}, {steps:,} steps'
-            facts.append((f'phase {number}', f'{row}, at most {pieces:,} word pieces'))
-    return facts
-
-
-def _last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
-    """Return the last scores on held-out rows, each beside what guessing has, if that is known."""
-    file = workdir.path / metrics.FILE
-    lines = metrics.read_metrics(file) if file.exists() else []
-    held_out = [line for line in lines if line.get('split') == 'eval']
-    if not held_out:
-        return []
-    guessed: dict[str, float] = {}
-    for guess in note_of.guesses(workdir):
-        guessed |= guess.scores
-    scores = []
-    for name, value in held_out[-1].items():
-        if isinstance(value, int | float) and name not in ('step', 'phase'):
-            scores.append((f'held out at step {held_out[-1]["step"]}', name, float(value)))
-            if name in guessed:
-                scores.append(('guessing', name, guessed[name]))
-    return scores
-
-
-def _on_hub(name: str) -> str | None:
-    """Return the name of a model on the Hub without its revision, or None for what lies here."""
-    is_there = not epath.Path(name).exists() and hub.is_name(name) and '/' in name
-    return name.partition('@')[0] if is_there else None
 
 
 def _as_sentence_encoder(model: Model) -> Model:
@@ -206,7 +125,7 @@ def _as_sentence_encoder(model: Model) -> Model:
     return model._replace(architecture=architecture, sentence=sentence)
 
 
-def _base(model: Model, init_from: str, base: str | None) -> Source:
+def _read_base(model: Model, init_from: str, base: str | None) -> Source:
     """Read the encoder of an adapter. UserError where peft lacks the method, or cannot find it."""
     peft_settings.check_method(model.config.tuning)
     name = base or sources.base_of(init_from)
@@ -256,12 +175,12 @@ def write(
     with new_folder(output) as folder:
         try:
             if format in ('huggingface', 'sentence_transformers'):
-                reading, left_out = _huggingface(model, tokenizer, format, folder)
+                reading, left_out = _write_huggingface(model, tokenizer, format, folder)
                 notes = notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out
             if format == 'google':
-                return _google(model, tokenizer, folder)
+                return _write_google(model, tokenizer, folder)
             if format == 'peft':
                 assert base is not None
                 tokenizer.save(folder)
@@ -270,7 +189,7 @@ def write(
             served: Any = (format, max_length, texts, settings)
             left_out = serving_folder.write(folder, model, tokenizer, *served)
             # Nothing reads a program back as weights; its name map is the identity.
-            names = {name: name for name in serving.used_weights(model)}
+            names = {name: name for name in serving.select_weights(model)}
             return Reading(model, names, (), ()), left_out
         except UserError as error:
             # The folder has a hidden name as yet, and is gone when the message is read.
@@ -278,23 +197,23 @@ def write(
             raise UserError(re.sub(hidden, lambda _: named or output, str(error))) from error
 
 
-def _huggingface(
+def _write_huggingface(
     model: Model, tokenizer: Tokenizer, format: Format, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # The tokenizer first, then the weights under the names of transformers' class.
     serving_folder.write_tokenizer(folder, model, tokenizer)
-    left_out = huggingface.write(folder, model, serving_folder.token_ids(tokenizer))
+    left_out = huggingface.write(folder, model, serving_folder.list_token_ids(tokenizer))
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
     reading = huggingface.read(folder)
     if format == 'sentence_transformers':
         shape = model.config.hidden_size, model.config.max_position
         sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
-        reading = sentence_transformers.with_modules(folder, reading)
+        reading = sentence_transformers.add_modules(folder, reading)
     return reading, left_out
 
 
-def _google(
+def _write_google(
     model: Model, tokenizer: Tokenizer, folder: epath.Path
 ) -> tuple[Reading, tuple[str, ...]]:
     # Its vocabulary is one file, a word piece a line; other tokenizers cannot be put in it.
@@ -305,4 +224,4 @@ def _google(
         )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
-    return google.read(str(google.prefix_of(folder))), left_out
+    return google.read(str(google.find_prefix(folder))), left_out

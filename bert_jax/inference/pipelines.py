@@ -75,7 +75,7 @@ class Pipeline:
         Raises:
           UserError: one of the records cannot be answered; by itself it raises the same.
         """
-        return _rows(records, self.tokenizer, self.max_length)
+        return _make_rows(records, self.tokenizer, self.max_length)
 
     def reduce(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """Return what of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
@@ -110,7 +110,7 @@ class OfWholeText(Pipeline):
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make a row of each record, or of each window; `example_index` says whose."""
         stride = self.options.get('doc_stride')
-        return _rows(records, self.tokenizer, self.max_length, stride)
+        return _make_rows(records, self.tokenizer, self.max_length, stride)
 
     def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return an answer for each record, by the mean over its windows."""
@@ -130,10 +130,10 @@ class TextClassification(OfWholeText):
         answer = {
             'label': self.labels[best],
             'probability': float(shares[best]),
-            'probabilities': _named(self.labels, shares),
+            'probabilities': _name_shares(self.labels, shares),
         }
         if 'activation' in self.options:
-            answer['scores'] = _named(self.labels, outputs['logits'])
+            answer['scores'] = _name_shares(self.labels, outputs['logits'])
         return answer
 
 
@@ -147,7 +147,7 @@ class MultiLabelClassification(OfWholeText):
     def answer(self, outputs: Arrays) -> Answer:
         """Return {'labels': those above their thresholds, 'probabilities': {label: p}}."""
         # A sigmoid each: labels do not exclude one another. float64, as for the softmax below.
-        shares = _named(self.labels, special.expit(outputs['logits'].astype(np.float64)))
+        shares = _name_shares(self.labels, special.expit(outputs['logits'].astype(np.float64)))
         thresholds = self.options.get('thresholds', {})
         labels = [label for label, p in shares.items() if p > thresholds.get(label, 0.5)]
         return {'labels': labels, 'probabilities': shares}
@@ -163,7 +163,7 @@ class Regression(OfWholeText):
             if self.options.get('activation') == 'sigmoid':
                 value = float(special.expit(value))
             return {'value': value}
-        return {'values': _named(self.labels, outputs['logits'])}
+        return {'values': _name_shares(self.labels, outputs['logits'])}
 
 
 class NextSentencePrediction(Pipeline):
@@ -188,7 +188,7 @@ class FillMask(Pipeline):
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many are real."""
         # Rows as in fine-tuning, but a [MASK] written in the text becomes the token itself.
-        rows = _rows(records, WithMasks(self.tokenizer), self.max_length)
+        rows = _make_rows(records, WithMasks(self.tokenizer), self.max_length)
 
         # Beyond the fixed number of positions a mask would go unanswered, and nobody would notice.
         masked = rows['input_ids'] == self.tokenizer.mask_id
@@ -338,7 +338,7 @@ class TokenClassification(Pipeline):
     def _examples(self, records: Sequence[Record]) -> list[TaggedExample]:
         # A list is taken word by word as it is; a text is parted as the tokenizer does.
         words = [
-            words_of(r['text'], self.tokenizer) if isinstance(r['text'], str) else r['text']
+            split_words(r['text'], self.tokenizer) if isinstance(r['text'], str) else r['text']
             for r in records
         ]
         return [TaggedExample(str(i), tuple(w), None, str(i)) for i, w in enumerate(words)]
@@ -416,7 +416,7 @@ class MultipleChoice(Pipeline):
         return replies
 
 
-def _rows(
+def _make_rows(
     records: Sequence[Record], tokenizer: Any, max_length: int, stride: int | None = None
 ) -> Arrays:
     """Make a row of each text, or pair of texts, or of each of its windows `stride` apart."""
@@ -426,7 +426,7 @@ def _rows(
     return text_rows(*texts, tokenizer, max_length)
 
 
-def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
+def split_words(text: str, tokenizer: Tokenizer) -> list[str]:
     """Return the words of a text, as they are written in it.
 
     White space parts them, and every sign or ideograph is one.
@@ -473,5 +473,5 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return special.softmax(logits.astype(np.float64), axis=-1)
 
 
-def _named(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
+def _name_shares(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
     return dict(zip(labels, probabilities.tolist(), strict=True))

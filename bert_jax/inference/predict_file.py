@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from absl import logging
 
 from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.inference.extractor import Records
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text.record_files import (
@@ -30,6 +29,8 @@ from bert_jax.input_pipeline.text.record_files import (
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.resumable import growing, was_finished
 
+# Records of a file, with the numbers of their lines.
+Records = Iterable[tuple[int, dict[str, Any] | BadRecord]]
 _COMMIT = 512  # answers between two points from which a killed run goes on
 # Records and how many came before them -> (how many records, {file: bytes}, how many are bad).
 Parts = Callable[[Records, int], Iterator[tuple[int, Mapping[str, bytes], int]]]
@@ -148,7 +149,7 @@ def predict_file(
     def parts(records: Records, _: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
         lines: list[str] = []
         bad = 0
-        for answer in answers(predictor, records):
+        for answer in iterate_answers(predictor, records):
             if 'error' in answer:
                 bad += 1
                 pass_over(f'{input}:{answer["line"]}: {answer["error"]}', file.skips)
@@ -172,7 +173,7 @@ def predict_file(
     )
 
 
-def answers(predictor: Predictor, records: Records) -> Iterator[dict[str, Any]]:
+def iterate_answers(predictor: Predictor, records: Records) -> Iterator[dict[str, Any]]:
     """Yield for each record, in order, {'line', 'id' where it has one, then its answer}.
 
     Of a bad record it is {'line', 'error'}.

@@ -25,10 +25,10 @@ from absl import logging
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
-from bert_jax.conversion.parameters import Model, check_parts
-from bert_jax.costs import memory
+from bert_jax.conversion.trained_model import Model, check_parts
+from bert_jax.costs.step_costs import format_bytes
 from bert_jax.inference import pipelines
-from bert_jax.inference.engine import InferenceEngine, Resident, check_process, placed
+from bert_jax.inference.engine import InferenceEngine, Resident, check_process, place_params
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
@@ -45,7 +45,7 @@ _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
 
 
-def pipeline_of(model: Model) -> type[Pipeline] | None:
+def find_pipeline(model: Model) -> type[Pipeline] | None:
     """Return the class that asks a model; None where it has no head that answers."""
     # A class may be readable and still have no head of ours that answers (an encoder).
     if model.architecture not in CLASSES or model.row.pipeline is None:
@@ -57,7 +57,7 @@ def check_windows(model: Model, doc_stride: int) -> None:
     """Raise UserError for a model that does not read a text in several rows, or no such windows."""
     if doc_stride < 1:
         raise UserError(f'doc_stride={doc_stride}: must be a whole number from 1')
-    asked = pipeline_of(model)
+    asked = find_pipeline(model)
     if asked is None or not asked.in_windows:
         raise UserError(
             f'doc_stride: {model.architecture} is not read in windows, as classifiers, regressions'
@@ -80,7 +80,7 @@ def make_pipeline(
     Raises:
       UserError: the model has no head that answers.
     """
-    asked = pipeline_of(model)
+    asked = find_pipeline(model)
     if asked is None:
         if model.sentence is not None:
             raise UserError(
@@ -102,7 +102,7 @@ def make_pipeline(
     return asked(labels, tokenizer, max_length, top, {**model.chosen, **options})
 
 
-def trained_with(init_from: str) -> tuple[int | None, dict[str, Any]]:
+def read_training_options(init_from: str) -> tuple[int | None, dict[str, Any]]:
     """Return (longest row, options) that a workdir was fine-tuned with; (None, {}) elsewhere."""
     # A Hugging Face directory has a config.json too, and is none.
     workdir, _ = at_step(init_from)
@@ -113,7 +113,7 @@ def trained_with(init_from: str) -> tuple[int | None, dict[str, Any]]:
     return None, {}
 
 
-def roles_of(
+def choose_roles(
     pipeline: Pipeline, options: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the roles that a record must have, and may have, for a model trained with `options`.
@@ -189,12 +189,12 @@ class Predictor:
         )
 
         # Choices are scored row by row, with the head of a single number; the weights are the same.
-        self.roles = roles_of(pipeline, options)
+        self.roles = choose_roles(pipeline, options)
         scored_as = pipeline.scored_as
         computed = source.bert.under(scored_as) if scored_as else source.bert
 
         # Reduced on the device, within the same program: the whole vocabulary's scores stay there.
-        forward = serving.forward(computed, jnp.dtype(compute_dtype))
+        forward = serving.make_forward(computed, jnp.dtype(compute_dtype))
         self._engine = InferenceEngine(
             lambda params, batch: pipeline.reduce(forward(params, batch)),
             source.params,
@@ -239,7 +239,7 @@ class Predictor:
         """
         check_process()
         source = read_source(init_from)
-        length, options = trained_with(os.fspath(init_from))
+        length, options = read_training_options(os.fspath(init_from))
         length = max_seq_length or length or source.bert.longest_row
         if doc_stride is not None:
             check_windows(source.bert, doc_stride)
@@ -272,16 +272,16 @@ class Predictor:
         encoder, sources = read_tuned(workdirs)
         resident: Resident = {}
         compute_dtype = inference_dtype(compute_dtype)
-        _, size = placed({'encoder': encoder.params['encoder']}, resident, compute_dtype)
-        logging.info('%s: %s in memory, once', encoder.where, memory.size(size))
+        _, size = place_params({'encoder': encoder.params['encoder']}, resident, compute_dtype)
+        logging.info('%s: %s in memory, once', encoder.where, format_bytes(size))
 
         # What is not the encoder's own object is the run's.
         predictors: dict[str, Predictor] = {}
         for workdir, source in zip(workdirs, sources, strict=True):
-            length, options = trained_with(workdir)
+            length, options = read_training_options(workdir)
             length = length or source.model.max_position
             predictor = cls(source, length, options, top, compute_dtype, resident)
-            logging.info('%s: adds %s', workdir, memory.size(predictor.added_bytes))
+            logging.info('%s: adds %s', workdir, format_bytes(predictor.added_bytes))
             predictors[workdir] = predictor
         return predictors
 

@@ -1,8 +1,8 @@
 """Semantic search: the vectors that are nearest to others, and the sentences of a file by them.
 
 Owns the exact search, on the device, block by block, and the hard negatives that are chosen by it.
-What the vectors are of is the extractor's (extractor.py), which makes one of every text; must not
-know how answers are printed.
+What the vectors are of is feature_extraction.py's, which makes one of every text; must not know how
+answers are printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax import Array
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.inference.extractor import Extractor, Records
+from bert_jax.inference.feature_extraction import Extractor, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
@@ -61,7 +61,7 @@ def nearest(
         for start in range(0, count, block):
             before = best
             of_block = jax.device_put(np.asarray(vectors_NH[start : start + block]))
-            best = _merged(best, queries, of_block, start, top)
+            best = _merge(best, queries, of_block, start, top)
             # One block ahead of the device: it must not take in all that is to come.
             jax.block_until_ready(before)
         if best is not None:
@@ -70,7 +70,7 @@ def nearest(
 
 
 @functools.partial(jax.jit, static_argnames='top')
-def _merged(
+def _merge(
     best: tuple[Array, Array] | None,
     queries_QH: Array,
     vectors_NH: Array,

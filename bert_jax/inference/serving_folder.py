@@ -28,9 +28,14 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.conversion import huggingface, parameters, sentence_transformers, serving
-from bert_jax.conversion.onnx import program
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion import (
+    huggingface,
+    onnx_program,
+    sentence_transformers,
+    serving,
+    trained_model,
+)
+from bert_jax.conversion.trained_model import Model
 from bert_jax.input_pipeline.tokenizer import spelling
 from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -111,7 +116,7 @@ class ProgramSettings(NamedTuple):
         layers and the word table, which are stored so.
     """
 
-    opset: int = program.OPSET
+    opset: int = onnx_program.OPSET
     int8: bool = False
     compute_dtype: str = 'float32'
 
@@ -154,39 +159,41 @@ def write(
     A damaged or unfit model is a UserError.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
-    left_out = parameters.left_out(model, f'--architecture={model.architecture}', None)
-    weights = serving.used_weights(model, settings.compute_dtype)
+    left_out = trained_model.list_left_out(model, f'--architecture={model.architecture}', None)
+    weights = serving.select_weights(model, settings.compute_dtype)
     if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise UserError(
             f'{bad[0]}: NaN or infinite values: the checkpoint is damaged or its training diverged'
         )
 
     folder = Path(folder)
-    _save(folder, tokenizer)
+    _save_tokenizer(folder, tokenizer)
 
     # What is computed from the vocabulary is computed where the folder is used.
     computed = model.config.words.computed if form == 'stablehlo' else frozenset()
-    facts = _facts(model, tokenizer, max_length)
+    facts = _describe(model, tokenizer, max_length)
     if form == 'onnx':
         facts |= _write_onnx(folder, model, tokenizer, settings)
     if computed:
-        facts['word_vectors'] = _word_vectors(folder, model)
+        facts['word_vectors'] = _write_spelling(folder, model)
     (folder / 'serving.json').write_text(json.dumps(facts, indent=1, ensure_ascii=False) + '\n')
 
     # jax.export's program takes the weights as an argument.
     if form == 'stablehlo':
-        (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model, settings.compute_dtype))
+        (folder / 'model.stablehlo').write_bytes(
+            serving.export_stablehlo(model, settings.compute_dtype)
+        )
         kept = [name for name in weights if name not in computed]
         stored = {name: np.ascontiguousarray(weights[name]) for name in kept}
         # Not by save_file, whose file no other user may read.
         (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
     # The example asks with the mask token that this tokenizer knows.
-    script, mask = example(model, form, texts), tokenizer.special_tokens[4]
+    script, mask = make_example(model, form, texts), tokenizer.special_tokens[4]
     (folder / 'serve.py').write_text(script.replace(SPECIAL_TOKENS['mask_token'], mask))
     return left_out
 
 
-def _word_vectors(folder: Path, model: Model) -> dict[str, int]:
+def _write_spelling(folder: Path, model: Model) -> dict[str, int]:
     """Write the program that spells words; return what it must be told."""
     (folder / 'spelling.py').write_text(inspect.getsource(spelling))
     return {
@@ -203,23 +210,23 @@ def _write_onnx(
     """Write the program, and what others read beside it; return its inputs and outputs by name."""
     (folder / 'onnx').mkdir()
     file = folder / 'onnx' / 'model.onnx'
-    inputs, outputs = program.write(file, model, how.opset)
+    inputs, outputs = onnx_program.write(file, model, how.opset)
     if how.int8:
-        program.quantise(file, file.with_name('model_quantized.onnx'))
+        onnx_program.quantise(file, file.with_name('model_quantized.onnx'))
     # An encoder that transformers lacks has no config.json; the program needs none.
     with contextlib.suppress(UserError):
-        parameters.left_out(model, '', model.config.traits.transformers.settings)
+        trained_model.list_left_out(model, '', model.config.traits.transformers.settings)
         write_tokenizer(folder, model, tokenizer)
-        huggingface.write_settings(epath.Path(folder), model, token_ids(tokenizer))
+        huggingface.write_settings(epath.Path(folder), model, list_token_ids(tokenizer))
     if model.sentence is not None:
         shape = model.config.hidden_size, model.config.max_position
         sentence_transformers.write(epath.Path(folder), model.sentence, *shape)
-    ours = {theirs: name for name, theirs in program.INPUTS.items()}
+    ours = {theirs: name for name, theirs in onnx_program.INPUTS.items()}
     axes = {name: model.row.inputs[ours[name]] for name in inputs}
     return {'inputs': axes, 'outputs': outputs}
 
 
-def _save(folder: epath.Path, tokenizer: Tokenizer) -> None:
+def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
     """Write a tokenizer in two forms: our own files, and tokenizer.json."""
     tokenizer.save(folder)
     # serve.py and programs in Rust and JavaScript read it alone; transformers builds the rules of
@@ -230,7 +237,7 @@ def _save(folder: epath.Path, tokenizer: Tokenizer) -> None:
 def write_tokenizer(folder: epath.PathLike, model: Model, tokenizer: Tokenizer) -> None:
     """Write the tokenizer's files with what transformers reads there of the model."""
     folder = epath.Path(folder)
-    _save(folder, tokenizer)
+    _save_tokenizer(folder, tokenizer)
     settings = folder / 'tokenizer_config.json'
     stated = json.loads(settings.read_text())
     # transformers cuts longer texts there ...
@@ -245,14 +252,14 @@ def write_tokenizer(folder: epath.PathLike, model: Model, tokenizer: Tokenizer) 
     settings.write_text(json.dumps(stated, indent=2) + '\n')
 
 
-def token_ids(tokenizer: Tokenizer) -> dict[str, int]:
+def list_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Return the special tokens' numbers as config.json names them."""
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     ids = {'pad': tokenizer.pad_id, 'bos': cls_id, 'eos': sep_id, 'cls': cls_id, 'sep': sep_id}
     return {f'{name}_token_id': number for name, number in ids.items()}
 
 
-def _facts(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[str, Any]:
+def _describe(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[str, Any]:
     """Return what a caller cannot tell from the program: names, order, labels, ids."""
     # Labels that have no names are called as transformers calls them.
     head = model.row
@@ -269,7 +276,7 @@ def _facts(model: Model, tokenizer: Tokenizer, max_length: int | None) -> dict[s
     }
 
 
-def example(model: Model, form: Form, texts: int | None = None) -> str:
+def make_example(model: Model, form: Form, texts: int | None = None) -> str:
     """Return the text of serve.py, an example of how the folder is used; `texts` as of `write`."""
     parts = dict(_FORMS[form])
     if form == 'stablehlo' and model.config.words.computed:

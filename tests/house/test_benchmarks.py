@@ -110,4 +110,4 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
 
     (case,) = read_json(tmp_path / 'day/speed128.json')['cases']
     assert case['programs'].keys() >= {'ours', 'bare', 'runtime.scan_layers=true'}
-    assert case['flops_a_sequence'] == flops.training_flops_per_sequence(model, 128, 20)
+    assert case['flops_a_sequence'] == flops.count_training_flops(model, 128, 20)

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.conversion import huggingface
-from bert_jax.inference.extractor import Extractor, row_of
-from bert_jax.inference.feature_files import FeatureFiles
+from bert_jax.inference.feature_extraction import Extractor, FeatureFiles, make_row
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.model.blocks.block import Block
 from bert_jax.model.blocks.part import Rows
@@ -83,7 +82,7 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
         assert found['input_ids'][part].tolist() == ids and found['tokens'][
             part
         ].tolist() == tokenizer.tokens(ids)
-        wanted = by_hand(model, row_of(text, None, tokenizer, 64))
+        wanted = by_hand(model, make_row(text, None, tokenizer, 64))
         np.testing.assert_allclose(found['features'][part], wanted[:, [2, 0, 1]], atol=1e-5)
         for start, end, word in zip(
             *(found[name][part][1:-1] for name in ('starts', 'ends', 'word_index')), strict=True

@@ -16,7 +16,7 @@ from bert_jax.configs.load import load
 from bert_jax.conversion import google, huggingface
 from bert_jax.costs import flops
 from bert_jax.inference import Predictor, export
-from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.inference.bert import MaskFiller
 from bert_jax.input_pipeline.preprocess.job import preprocess
 from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
@@ -189,8 +189,8 @@ def test_published_robertas_have_their_parameters():
         ('roberta_base', 124_645_632, 124_697_433),
         ('roberta_large', 355_359_744, 355_412_057),
     ):
-        parts = flops.parameters(load(name).model)
-        assert flops.parameter_count(load(name).model, pretraining=False) == encoder
+        parts = flops.count_by_part(load(name).model)
+        assert flops.count_parameters(load(name).model, pretraining=False) == encoder
         assert sum(parts.values()) - parts['pooler'] == masked_lm
 
 

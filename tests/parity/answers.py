@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference import export
-from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.inference.bert import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import read_source

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.conversion import huggingface
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.model import heads
 from bert_jax.train.losses import masked_lm
 

@@ -48,7 +48,7 @@ def test_pre_training_and_its_gradients(tmp_path, shape):
 def test_settings_of_transformers_own_default_are_read(tmp_path):
     """A config.json that states little: ALBERT-xxlarge's shape and dropouts."""
     (tmp_path / 'config.json').write_text('{"model_type": "albert", "num_hidden_groups": 4}')
-    config = huggingface.shape(tmp_path)
+    config = huggingface.read_shape(tmp_path)
     theirs = transformers.AlbertConfig(num_hidden_groups=4)
     assert (config.hidden_size, config.num_heads) == (4096, theirs.num_attention_heads)
     assert (config.embedding_size, config.num_groups, config.num_layers) == (128, 4, 12)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bert_jax.inference.extractor import Extractor
+from bert_jax.inference.feature_extraction import Extractor
 from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.sources.source import load_source
 from tests.parity.reference import torch, transformers

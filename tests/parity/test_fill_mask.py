@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.conversion import huggingface
-from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.inference.bert import MaskFiller
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.runs.sources.source import read_source
 from tests.parity import reference

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 
 from bert_jax.conversion import huggingface, serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference import Bert, export
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks import conll
@@ -181,7 +181,7 @@ def test_positions_of_a_roberta_count_on_from_its_padding(tmp_path, pad_id):
     batch['input_ids'] = np.minimum(batch['input_ids'], 99)
     real = batch['input_mask'] > 0
     for other in (pad_id, 3):
-        found = serving.forward(reading.model)(reading.model.params, batch)
+        found = serving.make_forward(reading.model)(reading.model.params, batch)
         ids = {**batch, 'input_ids': np.where(real, batch['input_ids'], other)}
         wanted = reference.call(theirs, ids)['last_hidden_state']
         np.testing.assert_allclose(
@@ -205,7 +205,7 @@ def test_every_activation_is_theirs_too(tmp_path, family, head, act):
     batch['segment_ids'][:] = 0
     batch['input_ids'] = np.maximum(batch['input_ids'], 4)
     batch['masked_lm_positions'] = np.tile(np.arange(20, dtype=np.int32), (4, 1))
-    found = np.asarray(serving.forward(model)(model.params, batch)['logits'])
+    found = np.asarray(serving.make_forward(model)(model.params, batch)['logits'])
     with torch.no_grad():
         wanted = theirs(**reference.tensors(batch, segments=False)).logits.numpy()
     real = batch['input_mask'] > 0 if head == 'masked_words' else ...

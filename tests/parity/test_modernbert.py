@@ -16,7 +16,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.presets import modernbert
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.conversion import huggingface, serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.model import layout
 from bert_jax.train.task_heads import CLASSES
 from tests.parity import reference
@@ -89,7 +89,7 @@ def test_outputs(tmp_path, shape, architecture, length):
     huggingface.write(tmp_path / 'ours', model, ids)
     again = type(theirs).from_pretrained(tmp_path / 'ours').eval()
     batch = rows(length, architecture)
-    ours = jax.jit(serving.forward(model))(model.params, batch)
+    ours = jax.jit(serving.make_forward(model))(model.params, batch)
     for their_model in (theirs, again):
         wanted = theirs_of(their_model, batch)
         for name, array in ours.items():
@@ -116,7 +116,7 @@ def test_a_window_of_64_tokens(tmp_path, distance):
     batch['input_mask'][:] = 1
     other = {**batch, 'input_ids': batch['input_ids'].copy()}
     other['input_ids'][:, 70] += 1
-    call = jax.jit(serving.forward(model))
+    call = jax.jit(serving.make_forward(model))
     ours = [np.asarray(call(model.params, b)['last_hidden_state']) for b in (batch, other)]
     there = [theirs_of(theirs, b).last_hidden_state.numpy() for b in (batch, other)]
     for states in (ours, there):
@@ -141,7 +141,7 @@ def test_gradients(tmp_path, is_scanned):
     gradient = jax.device_get(layout.stacked(jax.jit(jax.grad(loss))(params)))
     out = theirs(**reference.tensors(batch, segments=False))
     (out.logits * torch.from_numpy(weights)).sum().backward()
-    ours = huggingface.tensors_of(model._replace(params=gradient), head.parts)
+    ours = huggingface.make_tensors(model._replace(params=gradient), head.parts)
     full = model.config.traits.transformers.full
     wanted = {name: p.grad.numpy() for name, p in theirs.named_parameters()}
     assert {full(name, model.architecture) for name in ours} == wanted.keys()
@@ -189,10 +189,10 @@ def test_settings_by_their_old_names(tmp_path):
     settings |= {'global_attn_every_n_layers': 3, 'global_rope_theta': 160000.0}
     settings |= {'local_rope_theta': 10000.0, 'position_embedding_type': 'sans_pos'}
     file.write_text(json.dumps(settings))
-    assert huggingface.shape(tmp_path) == model.config
+    assert huggingface.read_shape(tmp_path) == model.config
     assert model.config.rope_theta == 160_000 and model.config.local_window == 64
     file.write_text(json.dumps(settings | {'local_rope_theta': None}))
-    assert huggingface.shape(tmp_path).local_rope_theta is None  # that of global layers
+    assert huggingface.read_shape(tmp_path).local_rope_theta is None  # that of global layers
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ import pytest
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.conversion import serving
-from bert_jax.conversion.onnx import program
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion import onnx_program, serving
+from bert_jax.conversion.trained_model import Model
 from bert_jax.inference import export
 from bert_jax.inference.serving_folder import ProgramSettings
 from bert_jax.train.task_heads import HEADS
@@ -55,13 +54,13 @@ def check(made: Model, *files, shapes=((2, 9),)) -> None:
     outputs = [each.name for each in sessions[0].get_outputs()]
     for b, t in shapes:
         batch = batch_of(made, b, t)
-        asked = {program.INPUTS[name]: array for name, array in batch.items()}
+        asked = {onnx_program.INPUTS[name]: array for name, array in batch.items()}
         if 'masked_lm_positions' in made.row.inputs:
             batch['masked_lm_positions'] = np.broadcast_to(np.arange(t), (b, t))
         arrays = {name: jnp.asarray(array, jnp.int32) for name, array in batch.items()}
         # One by one, operations of the usual shape are compiled once for all models.
         is_usual = shapes == ((2, 9),)
-        forward = serving.forward(made) if is_usual else jax.jit(serving.forward(made))
+        forward = serving.make_forward(made) if is_usual else jax.jit(serving.make_forward(made))
         wanted = forward(made.params, arrays)
         for session in sessions:
             found = dict(zip(outputs, session.run(None, {name: asked[name] for name in inputs})))
@@ -75,7 +74,7 @@ def check(made: Model, *files, shapes=((2, 9),)) -> None:
 @pytest.mark.parametrize(('family', 'head'), CASES)
 def test_every_head_answers_in_onnxruntime_as_here(family, head, tmp_path):
     made, file = model(family, head), tmp_path / 'model.onnx'
-    inputs, outputs = program.write(file, made)
+    inputs, outputs = onnx_program.write(file, made)
     segments = ['token_type_ids'] if family in SEGMENTS else []
     assert inputs == ['input_ids', 'attention_mask', *segments]
     tokens = ['token_embeddings'] if head == 'embedding' else []
@@ -86,7 +85,7 @@ def test_every_head_answers_in_onnxruntime_as_here(family, head, tmp_path):
 @pytest.mark.parametrize('pooling', ['max', 'weighted_mean', 'last'])
 def test_pooling_is_in_the_graph(pooling, tmp_path):
     made = model('bert', 'embedding')._replace(sentence=SentenceConfig(pooling, True, 5))
-    program.write(tmp_path / 'model.onnx', made)
+    onnx_program.write(tmp_path / 'model.onnx', made)
     check(made, tmp_path / 'model.onnx')
 
 
@@ -96,7 +95,7 @@ def test_rows_of_any_number_and_length_are_taken_by_any_opset(family, tmp_path):
     made = model(family, 'encoder', hidden_act='gelu_tanh', initializer_range=0.1)
     files = {opset: tmp_path / f'{opset}.onnx' for opset in (17, 20)}
     for opset, file in files.items():
-        program.write(file, made, opset)
+        onnx_program.write(file, made, opset)
         nodes = collections.Counter(node.op_type for node in onnx.load(file).graph.node)
         assert nodes['Softmax'] == 2 and nodes['LayerNormalization'] >= 4
         assert nodes['Gelu'] == (2 if opset == 20 else 0)
@@ -105,27 +104,27 @@ def test_rows_of_any_number_and_length_are_taken_by_any_opset(family, tmp_path):
 
 def test_a_tagger_with_an_lstm_is_written_with_its_loops(tmp_path):
     made, file = model('bert', 'tokens', bilstm=True), tmp_path / 'model.onnx'
-    program.write(file, made)
+    onnx_program.write(file, made)
     check(made, file, shapes=[(2, 9), (1, 4)])
 
 
 def test_weights_are_matrices_that_onnxruntime_quantises(tmp_path):
     made, file = model('bert', 'encoder'), tmp_path / 'model.onnx'
-    program.write(file, made)
+    onnx_program.write(file, made)
     graph = onnx.load(file).graph
     held = {weight.name: tuple(weight.dims) for weight in graph.initializer}
     assert held['encoder/layers/1/intermediate/kernel'] == (16, 32)
     products = [node for node in graph.node if node.op_type == 'MatMul']
     assert sum(node.input[1] in held for node in products) == 2 * 6 + 1  # and the pooler
-    program.quantise(file, tmp_path / 'int8.onnx')
+    onnx_program.quantise(file, tmp_path / 'int8.onnx')
     quantised = onnx.load(tmp_path / 'int8.onnx').graph.node
     assert sum(node.op_type == 'MatMulInteger' for node in quantised) == 2 * 6 + 1
 
 
 def test_large_weights_lie_in_a_file_beside(tmp_path, monkeypatch):
-    monkeypatch.setattr(program, '_MOST_BYTES', 1000)
+    monkeypatch.setattr(onnx_program, '_MOST_BYTES', 1000)
     made = model('bert', 'classifier')
-    program.write(tmp_path / 'model.onnx', made)
+    onnx_program.write(tmp_path / 'model.onnx', made)
     assert (tmp_path / 'model.onnx_data').stat().st_size > 1000
     check(made, tmp_path / 'model.onnx')
 
@@ -139,14 +138,14 @@ def test_large_weights_lie_in_a_file_beside(tmp_path, monkeypatch):
 )
 def test_an_opset_that_cannot_be_is_refused(opset, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        program.write(tmp_path / 'model.onnx', model('bert', 'encoder'), opset)
+        onnx_program.write(tmp_path / 'model.onnx', model('bert', 'encoder'), opset)
     assert not any(tmp_path.iterdir())
 
 
 def test_what_has_no_node_is_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.delitem(program.ROWS, 'tanh')
+    monkeypatch.delitem(onnx_program.ROWS, 'tanh')
     with pytest.raises(UserError, match='this model computes tanh, which is not built there'):
-        program.write(tmp_path / 'model.onnx', model('bert', 'classifier'))
+        onnx_program.write(tmp_path / 'model.onnx', model('bert', 'classifier'))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, peft, serving
-from bert_jax.conversion.parameters import Model
-from bert_jax.conversion.tuned import folded
+from bert_jax.conversion.trained_model import Model, fold_tuned
 from bert_jax.train.task_heads import HEADS
 from tests.helpers.numpy_bert import noisy_params
 from tests.parity import reference
@@ -111,7 +110,9 @@ def answers(model: Model, batch) -> dict[str, np.ndarray]:
         batch = {name: array[None] for name, array in batch.items()}
     rows, length = batch['input_ids'].shape[-2:]
     places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    found = jax.jit(serving.forward(model))(model.params, {**batch, 'masked_lm_positions': places})
+    found = jax.jit(serving.make_forward(model))(
+        model.params, {**batch, 'masked_lm_positions': places}
+    )
     return {name: np.asarray(array) for name, array in found.items()}
 
 
@@ -161,12 +162,12 @@ def test_their_adapter_answers_alike_here_folded_and_back_there(tmp_path, name):
     read = peft.read(adapter, base).model
     assert read.architecture == architecture
     same(answers(read, batch), wanted, batch)
-    params, config = folded(read.params, read.config)
+    params, config = fold_tuned(read.params, read.config)
     assert config.tuning == TuningConfig()
     same(answers(read._replace(params=params, config=config), batch), wanted, batch)
 
     # Out: peft loads what is written onto the same base.
-    peft.write(out, read, base, base_folder, peft.saved_in(adapter))
+    peft.write(out, read, base, base_folder, peft.list_saved(adapter))
     there = loaded(architecture, base_folder, out, labels_of(architecture))
     same(answers(read, batch), called(there, batch), batch)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.conversion import serving
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
@@ -104,7 +104,7 @@ def test_tags_and_choices(tmp_path):
         }
         shape = (1, 2, -1) if 'Choice' in head else (2, -1)
         batch = {name: array.reshape(shape) for name, array in batch.items()}
-        found = np.asarray(serving.forward(model)(model.params, batch)['logits'])
+        found = np.asarray(serving.make_forward(model)(model.params, batch)['logits'])
         with torch.no_grad():
             rows = reference.tensors(batch, segments=False)
             wanted = kind.from_pretrained(where)(**rows).logits.numpy()

@@ -21,9 +21,9 @@ pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import RuntimeConfig
-from bert_jax.costs import plan
-from bert_jax.costs.chips import Topology, topology
-from bert_jax.costs.compiled import DoesNotFit, compile_step, compiled_memory, devices
+from bert_jax.costs import estimate
+from bert_jax.costs.chips import Topology, parse_topology
+from bert_jax.costs.compiled import DoesNotFit, compile_for_memory, compile_step, list_devices
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.blocks.attention import AttentionMask, attend
@@ -39,7 +39,7 @@ SMALL = (
     'phases.0.seq_len=24',
     'phases.0.batch_size=160',
 )
-WHERE = topology('v5e:2x4')
+WHERE = parse_topology('v5e:2x4')
 PREDICTIONS = 3
 
 
@@ -49,10 +49,10 @@ class Program:
     def __init__(self, *changes: str, where: Topology = WHERE) -> None:
         self.config = apply(load('bert_tiny'), [*SMALL, 'runtime.compute_dtype=bfloat16', *changes])
         self.phase = self.config.phases[0]
-        self.task = plan.Task(self.config, self.phase, PREDICTIONS, where)
+        self.task = estimate.Task(self.config, self.phase, PREDICTIONS, where)
         self.compiled = compile_step(self.task)
         self.text = self.compiled.as_text()
-        self.mesh = plan.abstract_mesh(self.config, where)
+        self.mesh = estimate.make_abstract_mesh(self.config, where)
         self.collectives = hlo.collectives(self.text, dict(self.mesh.shape))
         inputs = InputKind(self.phase.seq_len, PREDICTIONS)
         self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
@@ -144,7 +144,7 @@ def test_the_state_is_updated_in_place(accumulated, fsdp, sharded):
 
 
 def test_counted_state_is_what_the_compiler_allots(program):
-    memory = plan.analyse(program.task)['memory']
+    memory = estimate.analyse(program.task)['memory']
     arguments = program.compiled.memory_analysis().argument_size_in_bytes
     assert sum(memory.values()) == pytest.approx(arguments, rel=0.1)  # tiles pad small arrays
 
@@ -197,7 +197,7 @@ def test_what_shapes_say_is_sent_is_about_what_the_program_sends(optimised, sett
     """Never much more: it is a floor. Tables and their gradients are sent apart and in float32."""
     program = Program('model.vocab_size=100', 'model.num_layers=4', *settings)
     sent = sum(c.count * c.sent for c in program.collectives)
-    assert 0.5 * sent < plan.count_sent(program.task) < 1.05 * sent
+    assert 0.5 * sent < estimate.count_sent(program.task) < 1.05 * sent
 
 
 def test_a_second_compilation_meets_no_program_of_absent_devices():
@@ -234,7 +234,7 @@ def test_the_splash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimi
 def test_packed_rows_of_local_and_global_layers_compile(optimised, name, tokens):
     """Each chip its own rows and heads, and the memory no longer than the row."""
     runtime = RuntimeConfig(fsdp=2, model_parallel=2)
-    mesh = construction.make_mesh(runtime, devices(topology(name)))
+    mesh = construction.make_mesh(runtime, list_devices(parse_topology(name)))
     rows = jax.P(('data', 'fsdp'))
     heads = jax.NamedSharding(mesh, jax.P(*rows, None, 'model'))
     like = jax.ShapeDtypeStruct((8, tokens, 12, 64), 'bfloat16', sharding=heads)
@@ -301,7 +301,7 @@ def test_a_step_that_does_not_fit_names_both_sizes(optimised):
         DoesNotFit,
         match=r'does not fit v5e:2x4: it needs [\d.]+ GiB .* is 15\.75 GiB: raise',
     ) as refused:
-        compile_step(plan.Task(config, config.phases[0], PREDICTIONS, WHERE))
+        compile_step(estimate.Task(config, config.phases[0], PREDICTIONS, WHERE))
     assert refused.value.has == WHERE.chip.hbm_usable < refused.value.needs
 
 
@@ -315,8 +315,8 @@ def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
         changes = ('phases.0.batch_size=64', 'runtime.shard_optimizer=false')
         config = apply(load('bert_tiny'), [*SMALL, *changes, f'model.vocab_size={vocab}'])
         try:
-            task = plan.Task(config, config.phases[0], PREDICTIONS, WHERE)
-            needs[vocab] = compiled_memory(task)['memory']['total']
+            task = estimate.Task(config, config.phases[0], PREDICTIONS, WHERE)
+            needs[vocab] = compile_for_memory(task)['memory']['total']
         except DoesNotFit as refused:
             needs[vocab] = refused.needs
             assert vocab == 7_000_000
@@ -337,8 +337,8 @@ def test_the_forward_kernel_of_scanned_layers_runs_once(optimised):
 def test_a_deep_unrolled_model_follows_from_two_of_fewer_layers(optimised):
     """Cost, memory and traffic of twelve layers, against the program that has them."""
     config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=12'])
-    task = plan.Task(config, config.phases[0], PREDICTIONS, WHERE)
-    rule, whole = compiled_memory(task), compiled_memory(task, all_layers=True)
+    task = estimate.Task(config, config.phases[0], PREDICTIONS, WHERE)
+    rule, whole = compile_for_memory(task), compile_for_memory(task, all_layers=True)
     assert (rule['layers_compiled'], whole['layers_compiled']) == ([2, 4], [12])
     assert rule['memory']['total'] == pytest.approx(whole['memory']['total'], rel=0.1)
     assert rule['memory']['arguments'] == pytest.approx(whole['memory']['arguments'], rel=0.02)
@@ -347,15 +347,15 @@ def test_a_deep_unrolled_model_follows_from_two_of_fewer_layers(optimised):
 def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
     changes = [*SMALL, 'model.num_layers=1', 'runtime.dropout_rng=rbg']
     config = apply(load('bert_tiny'), changes)
-    task = plan.Task(config, config.phases[0], PREDICTIONS, WHERE)
-    (warning,) = compiled_memory(task)['warnings']
+    task = estimate.Task(config, config.phases[0], PREDICTIONS, WHERE)
+    (warning,) = compile_for_memory(task)['warnings']
     assert 'random bits of 160 rows and uses those of its own 20' in warning
 
 
 @pytest.mark.parametrize('name', ['v4:2x2x1', 'v5e:1x1', 'v5e:16x16', 'v5p:4x4x12', 'v6e:8x16'])
 def test_libtpu_knows_the_topologies_that_we_name(name):
-    where = topology(name)
-    assert len(devices(where)) == where.chips
+    where = parse_topology(name)
+    assert len(list_devices(where)) == where.chips
 
 
 @pytest.mark.parametrize(
@@ -364,12 +364,12 @@ def test_libtpu_knows_the_topologies_that_we_name(name):
 )
 def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name):
     """And two hosts need the same rows of a batch or none in common, as jax wants them given."""
-    where = topology(name)
+    where = parse_topology(name)
     powers = [2**i for i in range(where.chips.bit_length())]
     for fsdp in powers:
         for model in powers[: len(powers) - powers.index(fsdp)]:
             runtime = RuntimeConfig(fsdp=fsdp, model_parallel=model)
-            mesh = construction.make_mesh(runtime, devices(where))
+            mesh = construction.make_mesh(runtime, list_devices(where))
             assert len(set(mesh.devices.flat)) == where.chips
             rows = collections.defaultdict(set)
             for row, its in enumerate(mesh.devices.reshape(-1, model)):
@@ -382,7 +382,7 @@ def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name
 @pytest.mark.parametrize('name', ['v5p:2x2x4'])
 def test_a_step_is_compiled_where_two_axes_of_the_mesh_share_one_of_the_torus(optimised, name):
     settings = ('model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
-    program = Program(*settings, where=topology(name))
+    program = Program(*settings, where=parse_topology(name))
     axes = {axis for c in program.collectives for axis in c.axes}
     assert axes == {'data', 'fsdp', 'model'}
 

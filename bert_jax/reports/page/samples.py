@@ -2,7 +2,7 @@
 
 Owns which words are hidden: in each of the first held-out records the longest masked token that is
 a whole word, since short ones are mostly such as `the`. It must not
-know how a model answers (bert_jax/inference/mask_filler.py).
+know how a model answers (bert_jax/inference/bert.py).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
       UserError: the run has no checkpoint yet, its records are gone or hold nothing out, or its
         model has no head for masked words.
     """
-    from bert_jax.inference.mask_filler import MASK, MaskFiller
+    from bert_jax.inference.bert import MASK, MaskFiller
     from bert_jax.runs.sources.source import read_source
 
     # What is cheap to refuse first: to read a model takes a while.

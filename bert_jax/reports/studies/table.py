@@ -20,7 +20,7 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import PretrainConfig
 from bert_jax.configs.studies.study import Column, HeldOut
-from bert_jax.costs.flops import training_flops_per_sequence
+from bert_jax.costs.flops import count_training_flops
 from bert_jax.reports.studies.runner import Plan
 from bert_jax.runs.finetuning.sweep import aligned
 from bert_jax.runs.workdir.metrics import read_metrics
@@ -221,7 +221,7 @@ def write_costs(plan: Plan, line: str) -> list[str]:
         left -= min(phase.steps, left)
         pieces += sequences * phase.seq_len * counts['text']['train']['fill']
         predictions += sequences * (read['masked'] / read['records'] if 'masked' in read else limit)
-        flops += sequences * training_flops_per_sequence(config.model, phase.seq_len, limit)
+        flops += sequences * count_training_flops(config.model, phase.seq_len, limit)
 
     for step in steps:
         for metric in read_metrics(Workdir(plan.store.of(step)).metrics_file):

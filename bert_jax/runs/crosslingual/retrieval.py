@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.inference.extractor import Extractor
+from bert_jax.inference.feature_extraction import Extractor
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.runs.sources.source import load_source
 from bert_jax.runs.workdir import plots

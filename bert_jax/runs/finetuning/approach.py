@@ -17,8 +17,8 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.sentence import LOSSES, EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig
-from bert_jax.costs.flops import training_flops_per_sequence
-from bert_jax.costs.throughput import StepCosts
+from bert_jax.costs.flops import count_training_flops
+from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.classification import class_weights
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
@@ -107,7 +107,7 @@ class Approach:
 
         def count_flops(length: int) -> int:
             # Of the encoder with its pooler; the head's are too few to count.
-            return passes * training_flops_per_sequence(encoder, length, predictions=0)
+            return passes * count_training_flops(encoder, length, predictions=0)
 
         def divide(params: Any) -> tuple[Any, Any]:
             return split(params, encoder)

@@ -197,8 +197,8 @@ def text_vectors(
     rows = trim(text_rows(texts, [None] * len(texts), source.tokenizer, length))
     inputs = {name: rows[name] for name in INPUT_KEYS}
     logging.info(f'{len(texts)} texts through {source.where}')
-    encode = jax.jit(serving.forward(model), out_shardings=sharding.replicated(mesh))
-    params = partition.put(serving.nested(serving.used_weights(model)), mesh)
+    encode = jax.jit(serving.make_forward(model), out_shardings=sharding.replicated(mesh))
+    params = partition.put(serving.nest(serving.select_weights(model)), mesh)
 
     plan = bucket_by_length(inputs, _LENGTHS, mesh)
     results = run(encode, params, inputs, plan, DataCollator(mesh))

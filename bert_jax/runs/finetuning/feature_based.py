@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embeddings import OF_WORDS
-from bert_jax.costs.throughput import StepCosts
+from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.model.bilstm import FeatureTagger, layers_of
 from bert_jax.runs.finetuning.approach import Approach, Training

@@ -17,7 +17,7 @@ from etils import epath
 
 from bert_jax.configs.files.store import write_note
 from bert_jax.configs.overrides import Point
-from bert_jax.costs import memory
+from bert_jax.costs.step_costs import format_bytes
 from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.workdir import notes, plots
@@ -28,8 +28,8 @@ Row = dict[str, Any]
 # What a run notes of its costs: the heading in a sweep's table, and how a value is written there.
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     'trained_parameters': ('trained', lambda count: f'{count:,.0f}'),
-    'checkpoint_bytes': ('checkpoint', memory.size),
-    'step_memory_bytes': ('memory', memory.size),
+    'checkpoint_bytes': ('checkpoint', format_bytes),
+    'step_memory_bytes': ('memory', format_bytes),
     'step_ms': ('ms a step', lambda time: f'{time:.1f}'),
 }
 

@@ -12,7 +12,8 @@ import itertools
 import jax
 
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
-from bert_jax.costs import flops, memory
+from bert_jax.costs import flops
+from bert_jax.costs.step_costs import format_bytes, format_memory
 from bert_jax.runs.pretraining.phase_data import PhaseData
 from bert_jax.train.learning_rate import list_rates
 from bert_jax.train.pretraining_program import PretrainingProgram
@@ -32,13 +33,13 @@ def report(data: PhaseData, program: PretrainingProgram, encoder: ModelConfig) -
 
     # The formula's FLOPs: the compiler counts the body of a loop once.
     phase, predictions = data.phase, data.records.manifest.max_predictions
-    work = phase.batch_size * flops.training_flops_per_sequence(encoder, phase.seq_len, predictions)
-    memory_of_step = memory.line(compiled, program.state, batch)
+    work = phase.batch_size * flops.count_training_flops(encoder, phase.seq_len, predictions)
+    memory_of_step = format_memory(compiled, program.state, batch)
     saved = checkpoint_bytes(program.state)
     return (
         f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention'
         f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {memory_of_step}; a checkpoint'
-        f' {memory.size(saved)}'
+        f' {format_bytes(saved)}'
     )
 
 

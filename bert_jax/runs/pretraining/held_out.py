@@ -156,7 +156,7 @@ def make_evaluation(
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     """Measure the newest checkpoint on all records of the split; return eval/SPLIT.json."""
     # Not at the top: a run that trains evaluates without them, and starts sooner.
-    from bert_jax.conversion import parameters
+    from bert_jax.conversion.trained_model import check_parts
     from bert_jax.runs.finetuning.data_collator import eval_batch_size
     from bert_jax.runs.finetuning.evaluation import config_hash, write_result
     from bert_jax.runs.sources.source import read_source
@@ -166,7 +166,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
 
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
     source = read_source(workdir.name)
-    parameters.check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
+    check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
     mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = make_pretraining_objective(

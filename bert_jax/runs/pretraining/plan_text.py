@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.costs import estimate
-from bert_jax.costs.memory import size
+from bert_jax.costs.step_costs import format_bytes
 
 # A plan as JSON, or a part of it.
 Plan = dict[str, Any]
@@ -26,7 +26,8 @@ def lines(plan: Plan) -> Iterator[str]:
     yield f'{plan["hosts"]} host(s) with {plan["chips"] // plan["hosts"]} chip(s) each{called}'
     yield f'{plan["parameters"]:,} parameters'
     yield (
-        f'chip {chip["name"]}: {_si(chip["peak_flops"])}FLOP/s bf16, {size(chip["hbm_usable"])}'
+        f'chip {chip["name"]}: {_si(chip["peak_flops"])}FLOP/s bf16,'
+        f' {format_bytes(chip["hbm_usable"])}'
         f' usable at {_si(chip["hbm_bandwidth"])}B/s, links {_si(chip["ici"])}B/s out;'
         f' {chip["source"]}'
     )
@@ -40,8 +41,8 @@ def lines(plan: Plan) -> Iterator[str]:
     saved = plan['checkpoints']
     yield ''
     yield (
-        f'checkpoints    {size(saved["bytes"])} each; {size(saved["kept"])} of disk for the newest'
-        ' (runtime.keep_checkpoints), the best and one being written'
+        f'checkpoints    {format_bytes(saved["bytes"])} each; {format_bytes(saved["kept"])} of disk'
+        ' for the newest (runtime.keep_checkpoints), the best and one being written'
     )
     beyond = [f'phase {i}' for i, phase in enumerate(plan['phases']) if _highest_mfu(phase, plan)]
     for name, total in plan.get('schedule', {}).items():
@@ -113,16 +114,16 @@ def _memory_lines(phase: Plan, chip: Plan) -> Iterator[str]:
     """Yield the memory, in one of three forms: compiled, compiled and refused, or estimated."""
     memory = phase['memory']
     state = (
-        f'  memory         parameters {size(memory["parameters"])}, optimizer'
-        f' {size(memory["optimizer"])}, batch {size(memory["batch"])}'
+        f'  memory         parameters {format_bytes(memory["parameters"])}, optimizer'
+        f' {format_bytes(memory["optimizer"])}, batch {format_bytes(memory["batch"])}'
     )
     if 'total' in memory:
         # What is left of the total has no name (program, padding of buffers).
         named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', 'temporary'))
         yield (
-            f'{state}, activations and workspace {size(memory["temporary"])}, program and padding'
-            f' {size(memory["total"] - named)}: {size(memory["total"])}, left'
-            f' {size(memory["left"])}'
+            f'{state}, activations and workspace {format_bytes(memory["temporary"])}, program'
+            f' and padding {format_bytes(memory["total"] - named)}:'
+            f' {format_bytes(memory["total"])}, left {format_bytes(memory["left"])}'
         )
         if len(phase['layers_compiled']) > 1:
             shallow = ' and '.join(map(str, phase['layers_compiled']))
@@ -135,26 +136,27 @@ def _memory_lines(phase: Plan, chip: Plan) -> Iterator[str]:
 
     yield state
     parts = sorted(phase['estimate'].items(), key=lambda part: -part[1])
-    listed = ', '.join(f'{name} {size(count)}' for name, count in parts)
-    total = size(sum(phase['estimate'].values()))
+    listed = ', '.join(f'{name} {format_bytes(count)}' for name, count in parts)
+    total = format_bytes(sum(phase['estimate'].values()))
     if 'needs' in phase:  # the compiler has said both sizes
-        yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
+        needs, has = format_bytes(phase['needs']), format_bytes(phase['has'])
+        yield f'  DOES NOT FIT   it needs {needs}, and there is {has}'
     yield f'  estimated      {listed}: about {total}'
     if phase.get('buffers'):
         yield '  the largest buffers, as the compiler lists them:'
         for buffer in phase['buffers'][:_BUFFERS]:
             yield (
-                f'    {buffer["count"]} x {buffer["shape"]}, {size(buffer["bytes"])} in all:'
-                f' {buffer["origin"] or "not named"}'
+                f'    {buffer["count"]} x {buffer["shape"]}, {format_bytes(buffer["bytes"])}'
+                f' in all: {buffer["origin"] or "not named"}'
             )
     change = phase['likely_change']
     if change == {}:
         return
     likely = 'no change of these settings is enough: take more chips or a smaller batch_size'
     if change is not None:
-        likely = f'by estimate this fits: {estimate.settings(change)}'
+        likely = f'by estimate this fits: {estimate.format_settings(change)}'
     if 'needs' not in phase:
-        likely = f'that is more than {size(chip["hbm_usable"])}; {likely}'
+        likely = f'that is more than {format_bytes(chip["hbm_usable"])}; {likely}'
     yield f'  WARNING        {likely}'
 
 

@@ -19,7 +19,7 @@ from bert_jax.configs.options import check_intervals, option
 if TYPE_CHECKING:
     from bert_jax.configs.schema import PretrainConfig
     from bert_jax.costs.chips import Topology
-    from bert_jax.costs.plan import Task
+    from bert_jax.costs.estimate import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +68,10 @@ def make_plan(
 
     Where there are any it has no schedule.
     """
-    from bert_jax.costs import compiled, plan
+    from bert_jax.costs import compiled, estimate
 
     # Whether anything can be compiled here, and if not, why: said again below the plan.
-    missing = '--nocompile was given' if not options.compile else compiled.obstacle(topology)
+    missing = '--nocompile was given' if not options.compile else compiled.find_obstacle(topology)
     if not missing:
         logging.info(
             f'compiling {len(config.phases)} train step(s) for {topology.name}: seconds if small,'
@@ -79,11 +79,11 @@ def make_plan(
         )
 
     # Phase by phase: each has its own length, batch and program.
-    predictions = plan.predictions_of(config, options.max_predictions)
+    predictions = estimate.choose_predictions(config, options.max_predictions)
     refusals: list[UserError] = []
     phases = []
     for phase, count in zip(config.phases, predictions, strict=True):
-        task = plan.Task(config, phase, count, topology)
+        task = estimate.Task(config, phase, count, topology)
         phases.append(_plan_phase(task, options.all_layers, not missing, refusals))
     size = phases[0]['checkpoint_bytes']
     report = _facts(config, topology) | {
@@ -98,7 +98,7 @@ def make_plan(
         report['not_compiled'] = missing
     # Without a step's time for every phase there is no time for the run.
     if not refusals:
-        report['schedule'] = plan.schedule(
+        report['schedule'] = estimate.make_schedule(
             phases, topology.chips, options.mfu, options.price_per_chip_hour
         )
     return report, refusals
@@ -108,22 +108,22 @@ def _plan_phase(
     task: Task, all_layers: bool, compiling: bool, refusals: list[UserError]
 ) -> dict[str, Any]:
     """Plan one phase; what does not fit is added to `refusals`."""
-    from bert_jax.costs import compiled, estimate, plan
+    from bert_jax.costs import compiled, estimate
 
     # First what shapes tell; it is there whether or not anything is compiled.
     chip = task.topology.chip
-    planned = plan.analyse(task) | {'estimate': estimate.estimate(task)}
+    planned = estimate.analyse(task) | {'estimate': estimate.estimate_memory(task)}
     if not compiling:
-        planned['likely_change'] = estimate.likely_change(task, chip.hbm_usable)
+        planned['likely_change'] = estimate.find_likely_change(task, chip.hbm_usable)
         return planned
 
     # The compiler's word where there is one. A phase that does not fit is no error yet: the others
     # are planned as well.
     try:
-        of_step = compiled.compiled_memory(task, all_layers)
+        of_step = compiled.compile_for_memory(task, all_layers)
     except compiled.DoesNotFit as refused:
         refusals.append(refused)
-        change = estimate.likely_change(task, refused.has, refused.needs)
+        change = estimate.find_likely_change(task, refused.has, refused.needs)
         planned |= {'needs': refused.needs, 'has': refused.has, 'buffers': refused.buffers}
         return planned | {'likely_change': change}
     used = planned['memory'] | of_step['memory']
@@ -135,11 +135,11 @@ def _plan_phase(
 
 def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
     """Return what is planned on what, in the order in which it is read."""
-    from bert_jax.costs import flops, plan
+    from bert_jax.costs import estimate, flops
     from bert_jax.model import partition
     from bert_jax.train.pretraining_program import departures
 
-    abstract = plan.abstract_mesh(config, topology)
+    abstract = estimate.make_abstract_mesh(config, topology)
     warnings = partition.left_whole(config.model, config.runtime), departures(config, abstract)
     chip = 'name peak_flops hbm hbm_usable hbm_bandwidth ici source'.split()
     return {
@@ -151,5 +151,5 @@ def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
         'mesh': dict(abstract.shape),
         'warnings': [*warnings[0], *warnings[1]],
         'chip': {name: getattr(topology.chip, name) for name in chip},
-        'parameters': flops.parameter_count(config.model),
+        'parameters': flops.count_parameters(config.model),
     }

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import DistillationConfig, PretrainConfig
-from bert_jax.conversion.serving import filled_up
+from bert_jax.conversion.serving import fill_up
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import sharding
 from bert_jax.model import heads, partition
@@ -62,7 +62,7 @@ class Teacher:
 
         # Without dropout, and nothing is kept for a backward pass.
         model = heads.Pretraining(source.model, jnp.dtype(config.runtime.compute_dtype))
-        self._params = partition.put(filled_up(model, source.params, method.reads), mesh)
+        self._params = partition.put(fill_up(model, source.params, method.reads), mesh)
         self._mesh = mesh
 
         def make_columns(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

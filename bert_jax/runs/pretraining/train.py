@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
 from bert_jax.costs import flops
-from bert_jax.costs.throughput import StepCosts
+from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import before_jax, processes
@@ -199,7 +199,7 @@ def _claim(
 
 def _log_sizes(config: PretrainConfig, state: TrainState, mesh: Mesh, workdir: str) -> None:
     """Log what is trained, on which devices."""
-    count = f'{flops.parameter_count(config.model):,}'
+    count = f'{flops.count_parameters(config.model):,}'
     if config.tuning.method != 'full':
         count += f', of which {config.tuning.method} trains and adds'
         count += f' {parameter_count(state.params, config.model):,},'
@@ -224,7 +224,7 @@ def make_part(
     predictions = data.records.manifest.max_predictions
 
     def count_flops(length: int) -> int:
-        return flops.training_flops_per_sequence(encoder, length, predictions)
+        return flops.count_training_flops(encoder, length, predictions)
 
     return Part(
         last=data.last,

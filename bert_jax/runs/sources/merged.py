@@ -1,7 +1,7 @@
 """A run's weights made one: tuned ones folded into the encoder's, or the mean of its checkpoints.
 
 Owns what of a run stays in the new folder, and which runs have nothing to fold or to average. How
-weights fold is bert_jax/conversion/tuned.py's.
+weights fold is bert_jax/conversion/trained_model.py's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import Config, FinetuneConfig
 from bert_jax.conversion import peft
-from bert_jax.conversion.tuned import folded
+from bert_jax.conversion.trained_model import fold_tuned
 from bert_jax.model.tuning import method_of
 from bert_jax.runs.sources.source import fold, read_source
 from bert_jax.runs.workdir.folder import new_folder
@@ -55,7 +55,7 @@ def merge(folder: str, output: str) -> str:
     source = fold(read_source(folder))  # which refuses weights that are not whole
     if experts:
         params, step = load_params(workdir)
-        params, _ = folded(params, model)
+        params, _ = fold_tuned(params, model)
         tuning = dataclasses.replace(config.tuning, experts=1)
     else:
         params, step, tuning = source.params, source.step, source.model.tuning

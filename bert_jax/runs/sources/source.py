@@ -33,8 +33,14 @@ from bert_jax.configs.errors import UserError, check_regular_files, reading
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
-from bert_jax.conversion.parameters import Model, Reading, check_arrays, check_parts
-from bert_jax.conversion.tuned import assembled, folded
+from bert_jax.conversion.trained_model import (
+    Model,
+    Reading,
+    assemble_tuned,
+    check_arrays,
+    check_parts,
+    fold_tuned,
+)
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.heads import Pretraining
@@ -108,14 +114,14 @@ def shape_of(name: str) -> ModelConfig:
     """Read the shape of a source's encoder, without its weights."""
     with reading(name), _not_within_itself(name):
         check_regular_files(name)
-        if prefix := google.prefix_of(name):
-            return google.shape(prefix)
+        if prefix := google.find_prefix(name):
+            return google.read_shape(prefix)
         if not epath.Path(name).exists() and hub.is_name(name):
             return shape_of(hub.fetch(name))
         if peft.is_directory(name):
-            return shape_of(peft.base_of(name))
+            return shape_of(peft.read_base_name(name))
         if huggingface.is_directory(name):
-            return huggingface.shape(name)
+            return huggingface.read_shape(name)
         workdir, _ = at_step(name)
         workdir.check(_KINDS)
         return workdir.model_config().tuned(TuningConfig())
@@ -190,7 +196,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
     workdir = None
     # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
     # first; a name on the Hub counts only where no folder has that name.
-    folder, prefix = epath.Path(name), google.prefix_of(name)
+    folder, prefix = epath.Path(name), google.find_prefix(name)
     if not prefix and not folder.exists() and hub.is_name(name):
         folder = epath.Path(hub.fetch(name))
         name = f'{name.partition("@")[0]}@{folder.name}'  # the revision that it is
@@ -203,7 +209,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
     elif huggingface.is_directory(folder):
         reading, step = huggingface.read(folder), 0
         if sentence_transformers.is_directory(folder):
-            reading = sentence_transformers.with_modules(folder, reading)
+            reading = sentence_transformers.add_modules(folder, reading)
     elif '://' not in name and epath.Path(name).is_file():
         raise UserError(f'{name} is a file: name its folder; expected {_KINDS}')
     else:
@@ -268,7 +274,7 @@ def _lasting(name: str) -> str:
 
 def _read_adapter(name: str, folder: epath.Path, print_map: bool) -> Source:
     """Return an adapter of peft on the model that it names; the tokenizer is that model's."""
-    named = peft.base_of(folder)
+    named = peft.read_base_name(folder)
     try:
         base = plain(read_source(named))
     except UserError as error:
@@ -288,7 +294,7 @@ def base_of(name: str) -> str:
     """
     with reading(name):
         if adapter := _adapter_at(name):
-            return peft.base_of(adapter)
+            return peft.read_base_name(adapter)
         workdir = Workdir(name)
         workdir.check('a workdir that bert-finetune has tuned, or an adapter of peft')
         return workdir.data(init_from=str)['init_from']
@@ -297,7 +303,7 @@ def base_of(name: str) -> str:
 def saved_in(name: str) -> list[str]:
     """Return the modules that an adapter of peft holds whole; of other sources none."""
     adapter = _adapter_at(name)
-    return peft.saved_in(adapter) if adapter else []
+    return peft.list_saved(adapter) if adapter else []
 
 
 def _adapter_at(name: str) -> str | None:
@@ -365,7 +371,7 @@ def _read_workdir(
         )
     if model.tuning.method != 'full':
         base = (encoder or _encoder_of(workdir)).params['encoder']
-        params, model = assembled(base, params, model, workdir.name)
+        params, model = assemble_tuned(base, params, model, workdir.name)
     if isinstance(config, PretrainConfig):
         bert = Model(model, params, pretraining_head(model).class_in(model.family))
     else:
@@ -413,7 +419,7 @@ def _encoder_of(workdir: Workdir) -> Source:
 
 def fold(source: Source) -> Source:
     """Return the source with tuned weights folded into BERT's own; adapters stay."""
-    params, model = folded(source.params, source.model)
+    params, model = fold_tuned(source.params, source.model)
     return source.changed(params=params, config=model)
 
 

@@ -14,8 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.conversion import google, huggingface
-from bert_jax.conversion.google import tensor_bundle
+from bert_jax.conversion import google, huggingface, tensor_bundle
 from bert_jax.inference import export
 from bert_jax.model import heads
 from bert_jax.runs.sources.source import load_source, read_source
@@ -161,8 +160,8 @@ def test_a_checkpoint_is_known_by_any_of_its_files(tmp_path):
         'bert_model.ckpt.meta',
         '',
     ):
-        assert google.prefix_of(folder / name) == prefix
-    assert google.prefix_of(folder / 'other.ckpt.index') is None
+        assert google.find_prefix(folder / name) == prefix
+    assert google.find_prefix(folder / 'other.ckpt.index') is None
 
 
 def test_a_left_over_bert_config_does_not_hide_a_model_of_hugging_face(tmp_path):

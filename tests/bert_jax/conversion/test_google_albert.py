@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.conversion import google, huggingface
-from bert_jax.conversion.google import tensor_bundle
+from bert_jax.conversion import google, huggingface, tensor_bundle
 from bert_jax.model import heads
 from tests.helpers import google_names
 from tests.helpers.google_names import ALBERT

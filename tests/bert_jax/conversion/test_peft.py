@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
-from bert_jax.conversion import parameters, peft, peft_settings
+from bert_jax.conversion import peft, peft_settings, trained_model
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_encode
@@ -27,9 +27,9 @@ IA3 = {'peft_type': 'IA3', 'task_type': 'SEQ_CLS'}
 FULL = {'base_model_name_or_path': 'base'}
 
 
-def base_model(seed: int = 0) -> parameters.Model:
+def base_model(seed: int = 0) -> trained_model.Model:
     """What a base encoder is read as."""
-    return parameters.Model(SHAPE, noisy_params(heads.EncoderOnly(SHAPE), seed), 'BertModel')
+    return trained_model.Model(SHAPE, noisy_params(heads.EncoderOnly(SHAPE), seed), 'BertModel')
 
 
 def arrays(*modules: tuple[str, str, tuple[int, ...]], blocks=range(3)):
@@ -75,7 +75,7 @@ def save(folder, tensors, settings):
     return folder
 
 
-def logits(model: parameters.Model, batch):
+def logits(model: trained_model.Model, batch):
     head = task_heads.make_model('classifier', model.config, 3, 0.0, RuntimeConfig())
     return head.apply({'params': model.params}, batch)
 

@@ -12,10 +12,10 @@ import tokenizers
 from etils import epath
 
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.conversion import model_card, sentence_transformers
-from bert_jax.conversion.model_card import Notes
-from bert_jax.conversion.parameters import Reading
-from bert_jax.inference import Predictor, export
+from bert_jax.conversion import sentence_transformers
+from bert_jax.conversion.trained_model import Reading
+from bert_jax.inference import Predictor, export, model_card
+from bert_jax.inference.model_card import Notes
 from bert_jax.runs.sources import source as sources
 from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
@@ -33,7 +33,7 @@ def written(folder, sentence: SentenceConfig = PLAIN) -> epath.Path:
 
 def read(folder) -> tuple[SentenceConfig, tuple[str, ...]]:
     reading = Reading(tiny_models.model('BertModel'), {}, (), ())
-    reading = sentence_transformers.with_modules(folder, reading)
+    reading = sentence_transformers.add_modules(folder, reading)
     return reading.model.sentence, reading.remarks
 
 
@@ -126,7 +126,7 @@ def test_a_card_says_how_its_head_is_used(head, capsys):
     model = model._replace(problem_type=HEADS[head].problem_type)
     model = model._replace(sentence=PLAIN if head == 'embedding' else None)
     notes = Notes('mini', 'owner/base', (('batch', 32),), (('dev', 'accuracy', 0.9),))
-    card = model_card.card(model, notes)
+    card = model_card.make_card(model, notes)
     assert card.startswith('---\nlibrary_name: ')
     header, _, body = card.removeprefix('---\n').partition('---\n')
     values = {n: json.loads(v) for n, v in (line.split(': ', 1) for line in header.splitlines())}
@@ -261,7 +261,7 @@ def test_a_card_says_where_the_model_is_from_and_what_its_vectors_are():
     sentence = SentenceConfig('cls', True, 4, max_seq_length=30, similarity='dot')
     model = tiny_models.model('BertModel')._replace(sentence=sentence)
     notes = Notes('m', languages=('en', 'pt-BR'), license='apache-2.0', longest=9)
-    text = model_card.card(model, notes)
+    text = model_card.make_card(model, notes)
     assert 'language: ["en", "pt-BR"]\nlicense: "apache-2.0"\n' in text
     for row in (
         'numbers of a vector | 4',

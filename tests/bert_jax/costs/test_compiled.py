@@ -29,18 +29,18 @@ Ran out of memory in memory space hbm. Used 24.50G of 15.75G hbm. Exceeded hbm c
 
 
 def test_a_refusal_of_the_tpu_compiler():
-    scores, other = compiled.largest_buffers(REFUSED)
+    scores, other = compiled.list_largest_buffers(REFUSED)
     assert list(scores.values()) == [
         3 * 2**30, 2, 'f32[32,16,128,128]', 'jit(step)/jvp(Model)/scores',
     ]  # fmt: skip
     assert list(other.values()) == [2**29, 1, 'bf16[7]', '']
-    assert compiled.refused_sizes(REFUSED) == (24.5 * 2**30, 15.75 * 2**30)
+    assert compiled.parse_refusal(REFUSED) == (24.5 * 2**30, 15.75 * 2**30)
     short = (
         'RESOURCE_EXHAUSTED: Ran out of memory on HBM, '
         'the total memory required for HLO temporaries (287.16G) exceeds available HBM (512M).'
     )
     assert (
-        compiled.refused_sizes(short) == (287.16 * 2**30, 2**29)
-        and compiled.largest_buffers(short) == []
+        compiled.parse_refusal(short) == (287.16 * 2**30, 2**29)
+        and compiled.list_largest_buffers(short) == []
     )
-    assert compiled.refused_sizes('RESOURCE_EXHAUSTED: something else') is None
+    assert compiled.parse_refusal('RESOURCE_EXHAUSTED: something else') is None

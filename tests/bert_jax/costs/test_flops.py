@@ -32,7 +32,7 @@ def test_every_preset_has_a_golden_count():
 @pytest.mark.parametrize('name', GOLDEN)
 def test_golden_parameter_counts(name):
     model = load.load(name).model
-    counts = flops.parameter_count(model), flops.parameter_count(model, pretraining=False)
+    counts = flops.count_parameters(model), flops.count_parameters(model, pretraining=False)
     assert counts == GOLDEN[name]
     assert f'{counts[0]:,}' in load.PRESETS[name].__doc__
 
@@ -47,11 +47,11 @@ def test_golden_parameter_counts(name):
 )
 def test_other_published_vocabularies(name, vocab_size, encoder):
     model = dataclasses.replace(load.load(name).model, vocab_size=vocab_size)
-    assert flops.parameter_count(model, pretraining=False) == encoder
+    assert flops.count_parameters(model, pretraining=False) == encoder
 
 
 def test_parts():
-    base = flops.parameters(ModelConfig())
+    base = flops.count_by_part(ModelConfig())
     assert base == {
         'embeddings': 23_837_184,
         'layers': 85_054_464,
@@ -71,5 +71,5 @@ def test_parts():
     ],
 )
 def test_training_flops(name, seq_len, predictions, gflop):
-    count = flops.training_flops_per_sequence(load.load(name).model, seq_len, predictions)
+    count = flops.count_training_flops(load.load(name).model, seq_len, predictions)
     assert round(count / 1e9, 1) == gflop

@@ -13,8 +13,8 @@ import pytest
 from bert_jax.configs.load import list_presets, load
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import ModelConfig, PretrainConfig
-from bert_jax.costs import compiled, estimate, plan
-from bert_jax.costs.chips import CHIPS, topology
+from bert_jax.costs import compiled, estimate
+from bert_jax.costs.chips import CHIPS, parse_topology
 from bert_jax.model import partition
 from tests.helpers import commands
 from tests.helpers.refusals import refused
@@ -26,7 +26,9 @@ PADDING = 70 * 768 + 70  # 30592 rows for 30522 entries: in the table and in the
 
 def phase_of(name: str, where: str, *changes: str, predictions: int = 20) -> dict:
     config = apply(load(name), changes)
-    return plan.analyse(plan.Task(config, config.phases[0], predictions, topology(where)))
+    return estimate.analyse(
+        estimate.Task(config, config.phases[0], predictions, parse_topology(where))
+    )
 
 
 def test_state_flops_and_floors_of_base():
@@ -51,7 +53,7 @@ def test_schedule_adds_up():
             (10, 512, 1800, {'compute': 0.1, 'memory': 0.8}),
         )
     ]
-    guesses = plan.schedule(phases, chips=16, mfu=0.5, price=2.0)
+    guesses = estimate.make_schedule(phases, chips=16, mfu=0.5, price=2.0)
     assert guesses['floor']['hours'] == pytest.approx(0.1 + 0.4)
     # The second phase cannot be faster than its memory.
     assert guesses['mfu']['hours'] == pytest.approx(0.2 + 0.4)
@@ -61,11 +63,11 @@ def test_schedule_adds_up():
 
 def test_masked_positions_default_to_those_of_the_records():
     config = load('bert_base')
-    assert plan.predictions_of(config, []) == [20, 77]
-    assert plan.predictions_of(config, [20, 76]) == [20, 76]
+    assert estimate.choose_predictions(config, []) == [20, 77]
+    assert estimate.choose_predictions(config, [20, 76]) == [20, 76]
     for wrong in ([20], [20, 513], [0, 76]):
         with refused('--max_predictions'):
-            plan.predictions_of(config, wrong)
+            estimate.choose_predictions(config, wrong)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +83,14 @@ def test_masked_positions_default_to_those_of_the_records():
     ],
 )
 def test_names_of_topologies(given, name, chips, gcloud):
-    made = topology(given)
+    made = parse_topology(given)
     assert (made.name, made.chips, made.gcloud) == (name, chips, gcloud)
 
 
 @pytest.mark.parametrize('name', ['v5e', 'v5p:0x4x4', 'h100:3', 'v5p-7', 'v6e-0'])
 def test_unknown_topologies_are_refused_with_those_that_exist(name):
     with refused('4x4x4.*16x16.*1, 2, 4, 8') as caught:
-        topology(name)
+        parse_topology(name)
     assert all(chip in str(caught.value) for chip in CHIPS)
 
 
@@ -114,9 +116,9 @@ def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(change, m
         partition.left_whole(ModelConfig(), runtime)
 
 
-def large(*changes: str) -> plan.Task:
+def large(*changes: str) -> estimate.Task:
     config = apply(load('bert_large'), ['phases.0.batch_size=256', WHOLE, *changes])
-    return plan.Task(config, config.phases[0], 20, topology('v5e:2x4'))
+    return estimate.Task(config, config.phases[0], 20, parse_topology('v5e:2x4'))
 
 
 @pytest.mark.parametrize(
@@ -134,21 +136,21 @@ def large(*changes: str) -> plan.Task:
     ],
 )
 def test_the_least_change_that_fits_by_estimate(usable, needs, change):
-    assert estimate.likely_change(large(), usable, needs) == change
+    assert estimate.find_likely_change(large(), usable, needs) == change
 
 
 @pytest.mark.parametrize('name', ['modernbert_base', 'ettin_17m', 'mmbert_small'])
 def test_a_batch_that_grows_is_planned_with_the_accumulation_that_it_has(name):
     config = load(name)
-    task = plan.Task(config, config.phases[0], 154, topology('v5e:4x4'))
-    change = estimate.likely_change(task, sum(estimate.estimate(task).values()) * 0.9)
+    task = estimate.Task(config, config.phases[0], 154, parse_topology('v5e:4x4'))
+    change = estimate.find_likely_change(task, sum(estimate.estimate_memory(task).values()) * 0.9)
     assert change['accumulation'] % config.runtime.accumulation == 0
-    assert estimate.estimate(task.changed(change))['batch'] > 0
+    assert estimate.estimate_memory(task.changed(change))['batch'] > 0
 
 
 def test_a_floor_of_the_links_is_what_each_axis_sends():
     """Of BERT-large on 8 chips in bfloat16; sums of several micro-batches are in float32."""
-    sent, once = plan.count_sent, 7 / 8 * 4 * (336_226_108 + 70 * 1024 + 70)
+    sent, once = estimate.count_sent, 7 / 8 * 4 * (336_226_108 + 70 * 1024 + 70)
     assert sent(large()) == pytest.approx(once)
     assert sent(large('runtime.accumulation=2')) == pytest.approx(2 * once)
     sharded = large('runtime.shard_optimizer=true', 'runtime.accumulation=2')
@@ -166,8 +168,11 @@ def test_a_refusal_is_told_with_what_would_do():
 
     task = large()
     buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
-    phase = plan.analyse(task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
-    phase |= {'estimate': estimate.estimate(task), 'likely_change': {'accumulation': 8, 'fsdp': 2}}
+    phase = estimate.analyse(task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
+    phase |= {
+        'estimate': estimate.estimate_memory(task),
+        'likely_change': {'accumulation': 8, 'fsdp': 2},
+    }
     report = {
         'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}, 'hosts': 1,
         'gcloud': None, 'chip': dataclasses.asdict(task.topology.chip), 'parameters': 1,
@@ -191,13 +196,13 @@ def test_memory_of_many_layers_follows_from_that_of_few(monkeypatch):
         return {'total': 5 + 3 * model.num_layers, 'temporary': 2 * model.num_layers}
 
     monkeypatch.setattr(compiled, 'compile_step', lambda task: task.config.model)
-    monkeypatch.setattr(compiled.memory, 'of_step', of_step)
-    found = compiled.compiled_memory(large())
+    monkeypatch.setattr(compiled, 'measure_step', of_step)
+    found = compiled.compile_for_memory(large())
     assert (found['layers_compiled'], depths) == ([2, 4], [2, 4])
     left = int(15.75 * 2**30) - 77
     assert found['memory'] == {'total': 77, 'temporary': 48, 'left': left}
-    compiled.compiled_memory(large('runtime.scan_layers=true'))
-    compiled.compiled_memory(large(), all_layers=True)
+    compiled.compile_for_memory(large('runtime.scan_layers=true'))
+    compiled.compile_for_memory(large(), all_layers=True)
     assert depths == [2, 4, 24, 24]
 
 
@@ -206,26 +211,26 @@ def test_a_step_is_compiled_for_the_devices_that_are_here(monkeypatch):
     """What a machine with GPUs does, with two of the test's own devices as the GPUs."""
     import jax
 
-    monkeypatch.setattr(compiled, '_gpus', lambda where: jax.devices()[:2])
+    monkeypatch.setattr(compiled, '_find_gpus', lambda where: jax.devices()[:2])
     small = 'model.vocab_size=200 model.num_layers=1 model.max_position=16 phases.0.seq_len=16'
     config = apply(load('bert_tiny'), [*small.split(), 'phases.0.batch_size=4'])
-    task = plan.Task(config, config.phases[0], 3, topology('h100:2'))
-    found = compiled.compiled_memory(task)
+    task = estimate.Task(config, config.phases[0], 3, parse_topology('h100:2'))
+    found = compiled.compile_for_memory(task)
     assert found['memory']['left'] == 60e9 - found['memory']['total']
     chip = dataclasses.replace(CHIPS['h100'], hbm_usable=1e6)
     line = r'does not fit h100:2: it needs [\d.]+ MiB a chip, and there is 1.0 MiB'
     with pytest.raises(compiled.DoesNotFit, match=line):
-        compiled.compiled_memory(
+        compiled.compile_for_memory(
             task._replace(topology=dataclasses.replace(task.topology, chip=chip))
         )
 
 
 def test_the_command_without_compiling(monkeypatch, tmp_path):
     """As on a machine without libtpu."""
-    where, missing = topology('v5e:16x16'), "pip install -c constraints.txt '.[plan]'"
+    where, missing = parse_topology('v5e:16x16'), "pip install -c constraints.txt '.[plan]'"
     with monkeypatch.context() as patch:
         patch.setattr(compiled.importlib.util, 'find_spec', lambda name: None)
-        assert compiled.obstacle(where) == f'libtpu is not installed: {missing}'
+        assert compiled.find_obstacle(where) == f'libtpu is not installed: {missing}'
     file = tmp_path / 'plan.json'
     flags = ['--config=bert_large', '--topology=v5e:16x16', f'--set={WHOLE}', f'--json={file}']
     result = commands.run('plan', '--nocompile', *flags)
@@ -254,6 +259,6 @@ def test_the_command_without_compiling(monkeypatch, tmp_path):
 def test_every_preset_is_estimated_with_micro_batches_that_it_can_have(name):
     config = load(name)
     tiny = apply(config, ['model.num_layers=1'])
-    task = plan.Task(tiny, tiny.phases[0], 8, topology('v5e:2x2'))
-    needed = sum(estimate.estimate(task).values())
-    assert needed > 0 and estimate.likely_change(task, needed) == {}
+    task = estimate.Task(tiny, tiny.phases[0], 8, parse_topology('v5e:2x2'))
+    needed = sum(estimate.estimate_memory(task).values())
+    assert needed > 0 and estimate.find_likely_change(task, needed) == {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.load import load
-from bert_jax.costs import chips, flops, throughput
+from bert_jax.costs import chips, flops, step_costs
 from bert_jax.train import metrics_accumulator as meters
 
 
@@ -18,7 +18,7 @@ def test_figures_by_hand():
     8 fake devices share the work.
     """
     model = load('bert_base').model
-    costs = throughput.StepCosts(lambda S: flops.training_flops_per_sequence(model, S, 20))
+    costs = step_costs.StepCosts(lambda S: flops.count_training_flops(model, S, 20))
     found = costs.rates(costs.work({'input_ids': np.zeros((256, 128))}), 0.2)
     assert (found['sequences_per_s'], found['tokens_per_s']) == (1280.0, 163840.0)
     assert found['model_tflops'] == pytest.approx(1280 * 69.9e9 / 8 / 1e12, rel=1e-3)
@@ -32,7 +32,7 @@ def test_peak_of_a_device():
         'NVIDIA H200': 989e12, 'NVIDIA H100 PCIe': None, 'NVIDIA A100-SXM4-80GB': 312e12,
         'cpu': None,
     }  # fmt: skip
-    assert {kind: chips.peak_flops(kind) for kind in peaks} == peaks
+    assert {kind: chips.find_peak_flops(kind) for kind in peaks} == peaks
 
 
 def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):

@@ -48,7 +48,7 @@ def test_every_kind_of_task_has_a_head_that_is_trained_and_answers():
 
 def test_an_exported_folder_is_asked_what_its_model_was_trained_on():
     model = tiny_models.model('BertForSequenceClassification')
-    command = [sys.executable, '-c', serving_folder.example(model, 'stablehlo', 2), 'a']
+    command = [sys.executable, '-c', serving_folder.make_example(model, 'stablehlo', 2), 'a']
     done = subprocess.run(command, capture_output=True, text=True)
     line = "Serves the model in this folder: python serve.py 'a text' 'its pair'\n"
     assert (done.returncode, done.stderr) == (2, line)

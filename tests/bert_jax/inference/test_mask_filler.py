@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.conversion.parameters import Model
-from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.conversion.trained_model import Model
+from bert_jax.inference.bert import MaskFiller
 from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer

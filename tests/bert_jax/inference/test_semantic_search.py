@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bert_jax.inference.extractor import Extractor
+from bert_jax.inference.feature_extraction import Extractor
 from bert_jax.inference.semantic_search import (
     Mining,
     SemanticSearch,

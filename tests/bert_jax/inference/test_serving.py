@@ -88,7 +88,7 @@ def exported(
 
 
 def check(model, batch, folder: pathlib.Path) -> None:
-    wanted = jax.jit(serving.forward(model))(model.params, batch)
+    wanted = jax.jit(serving.make_forward(model))(model.params, batch)
     found = dict(np.load(folder / 'out.npz'))
     assert (
         set(found)
@@ -155,7 +155,7 @@ def test_stablehlo_in_a_fresh_process(tmp_path, architectures):
 def test_a_program_of_bfloat16_reads_its_matrices_so(tmp_path):
     half = serving_folder.ProgramSettings(compute_dtype='bfloat16')
     model, batch = exported('BertForSequenceClassification', 'stablehlo', tmp_path, half)
-    wanted = jax.jit(serving.forward(model))(model.params, batch)['logits']
+    wanted = jax.jit(serving.make_forward(model))(model.params, batch)['logits']
     program = jax.export.deserialize(bytearray((tmp_path / 'model.stablehlo').read_bytes()))
     weights = safetensors.numpy.load_file(tmp_path / 'weights.safetensors')
     halves = [name for name, array in weights.items() if array.dtype == jnp.bfloat16]

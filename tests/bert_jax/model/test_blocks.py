@@ -25,7 +25,7 @@ def test_a_part_names_all_matrices_of_its_block():
     shapes = {name: shape for part in parts_of(PRE) for name, shape in part.shapes().items()}
     assert {k: v['kernel'].shape[1:] for k, v in layers.items() if 'kernel' in v} == shapes
     assert not any('bias' in leaves for leaves in layers.values())
-    assert {'final_norm', 'embeddings', 'layers', 'pooler'} == flops.parameters(PRE).keys() - {
+    assert {'final_norm', 'embeddings', 'layers', 'pooler'} == flops.count_by_part(PRE).keys() - {
         'mlm_head',
         'nsp_head',
     }

@@ -40,7 +40,7 @@ def tiny(**changes) -> ModelConfig:
 @pytest.mark.parametrize('name', GOLDEN)
 def test_golden_parameter_counts(name):
     model = load.load(name).model
-    assert (flops.parameter_count(model, False), flops.parameter_count(model)) == GOLDEN[name]
+    assert (flops.count_parameters(model, False), flops.count_parameters(model)) == GOLDEN[name]
     assert f'{GOLDEN[name][0]:,}' in load.PRESETS[name].__doc__
 
 
@@ -79,7 +79,7 @@ def test_the_first_block_has_a_norm_less():
     assert blocks['output_norm']['scale'].shape == (4, 16)
     apart = layout.separate(params)['encoder']['layers']
     assert [('attention_norm' in apart[i]) for i in '0123'] == [False, True, True, True]
-    assert parameter_count(params, tiny()) == flops.parameter_count(tiny())
+    assert parameter_count(params, tiny()) == flops.count_parameters(tiny())
     again = layout.stacked(layout.separate(params))
     assert_same(params, again)
 
@@ -127,7 +127,7 @@ def test_local_attention_costs_what_its_window_has():
     """A global block has T keys for each query, a local one 2 w + 1."""
     config = tiny(num_layers=3)
     forward = 4 * 16 * 16 * (16 + 5 + 5)
-    assert flops.training_flops(config, 16, 2)['attention'] == 3 * forward
+    assert flops.count_flops_by_part(config, 16, 2)['attention'] == 3 * forward
 
 
 def test_tuning_knows_the_gate():

@@ -17,7 +17,7 @@ from flax import traverse_util
 from bert_jax.configs.load import load
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
-from bert_jax.conversion.tuned import assembled, folded
+from bert_jax.conversion.trained_model import assemble_tuned, fold_tuned
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
@@ -222,10 +222,10 @@ def test_assembled_and_folded_answer_as_the_run_did(options):
         if name not in below and not any(part in name for part in ('_lora_', '_ia3', '_adapter'))
     }
     source = jax.device_get(traverse_util.unflatten_dict(source, sep='/'))
-    params, shape = assembled(source, jax.device_get(after.params), config, 'run')
+    params, shape = assemble_tuned(source, jax.device_get(after.params), config, 'run')
     np.testing.assert_allclose(applied(shape, params, batch), want, atol=1e-6)
 
-    params, shape = folded(params, shape)
+    params, shape = fold_tuned(params, shape)
     np.testing.assert_allclose(applied(shape, params, batch), want, atol=1e-5)
     plain = config.tuning.method not in ('houlsby', 'pfeiffer', 'adamix')
     assert (shape.tuning == TuningConfig()) == plain

@@ -10,8 +10,8 @@ import shutil
 import pytest
 import tokenizers
 
-from bert_jax.inference.extractor import row_of
-from bert_jax.inference.pipelines import words_of
+from bert_jax.inference.feature_extraction import make_row
+from bert_jax.inference.pipelines import split_words
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ def test_ids_are_those_of_the_library_on_the_whole_text(tokenizer, folder):
 def test_words_of_running_text_have_a_space_in_front(tokenizer):
     in_text = tokenizer.encode_words(['people'])[0].tolist()
     assert [*tokenizer.encode('the'), *in_text] == tokenizer.encode('the people')
-    assert words_of("the  people's town, 12", tokenizer) == [
+    assert split_words("the  people's town, 12", tokenizer) == [
         'the', 'people', "'s", 'town', ',', '12'
     ]  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_rows_have_two_separators_and_one_segment(tokenizer):
     assert rows['input_mask'][0].sum() == len(pair)
     assert rows['input_ids'][1].tolist() == [0, *a, 2, *[1] * (22 - len(a))]
     assert not rows['segment_ids'].any()
-    one = row_of('the town', 'people', tokenizer, 24)
+    one = make_row('the town', 'people', tokenizer, 24)
     assert one.input_ids.tolist() == pair and not one.segment_ids.any()
 
     # Cut to fit: of 11 places 4 are special, and the longer gives first.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tokenizers
 
-from bert_jax.inference.extractor import row_of
-from bert_jax.inference.pipelines import WithMasks, words_of
+from bert_jax.inference.feature_extraction import make_row
+from bert_jax.inference.pipelines import WithMasks, split_words
 from bert_jax.input_pipeline.tasks.features import text_rows
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -46,7 +46,7 @@ def test_ids_and_rows_are_those_of_the_library(tmp_path, name):
         expected = engine.encode(text, pair) if pair else engine.encode(text)
         assert ids.tolist() == [*expected.ids, *[ours.pad_id] * (16 - len(expected.ids))]
         assert mask.sum() == len(expected.ids)
-        assert row_of(text, pair, ours, 16).input_ids.tolist() == expected.ids
+        assert make_row(text, pair, ours, 16).input_ids.tolist() == expected.ids
     assert not rows['segment_ids'].any()
 
     # Written and read again it is the same tokenizer; a lone half of a character is U+FFFD.
@@ -63,7 +63,7 @@ def test_words_are_those_of_running_text(tmp_path, name):
         'people of the town'
     )
     assert before.tolist() == ours.encode(' people')
-    assert words_of('the  people 한국 in', ours) == ['the', 'people', '한국', 'in']
+    assert split_words('the  people 한국 in', ours) == ['the', 'people', '한국', 'in']
     assert ours.decode(ours.encode('the  people 한국')) == 'the  people 한국'
     begins = [ours.entries[i] for i in ours.encode(' the people') if ours.starts_word[i]]
     assert len(begins) == 2

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bert_jax.configs.errors import UserError
-from bert_jax.costs.chips import topology
+from bert_jax.costs.chips import parse_topology
 from tests.helpers.processes import ROOT
 
 TEMPLATE = ROOT / 'launch' / 'cluster' / 'jobset.yaml'
@@ -56,7 +56,7 @@ def test_a_slice_of_tpus():
     job, pod, container = parts(manifest('TPU'))
     selector = pod['nodeSelector']
     assert selector['cloud.google.com/gke-tpu-accelerator'] == 'tpu-v5-lite-podslice'
-    slice_ = topology('v5e:' + selector['cloud.google.com/gke-tpu-topology'])
+    slice_ = parse_topology('v5e:' + selector['cloud.google.com/gke-tpu-topology'])
     assert container['resources']['limits'] == {'google.com/tpu': str(slice_.chips_per_host)}
     assert job['parallelism'] == job['completions'] == slice_.chips // slice_.chips_per_host
     assert '--distributed' in container['command']

@@ -88,7 +88,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
         def __call__(self, text):
             return {'masks': [[{'token': 'x', 'probability': 0.5}]]}
 
-    monkeypatch.setattr('bert_jax.inference.mask_filler.MaskFiller', Filler)
+    monkeypatch.setattr('bert_jax.inference.bert.MaskFiller', Filler)
     found = samples(run_of(workdir), 3)
     assert (found.began, found.step) == ('fresh weights of seed 7, as at step 0', 10)
     assert len(found.samples) == 3 and found.samples[0].first == [('x', 0.5)]

@@ -112,7 +112,7 @@ def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
     # Kept for the next run, of another width too, whose vectors are projected.
     (file,) = (folder / 'kept').iterdir()
     assert np.load(file).shape == (6, 32)
-    monkeypatch.setattr(encoder_cache.serving, 'forward', None)
+    monkeypatch.setattr(encoder_cache.serving, 'make_forward', None)
     again = tuner_of(folder / 'texts.json', encoder)
     again.data.cache = str(folder / 'kept')
     narrow = configuration(*teaching, 'embedding.truncate_dim=3')

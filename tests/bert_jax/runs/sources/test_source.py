@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.configs import schema
 from bert_jax.inference import export
-from bert_jax.inference.mask_filler import MaskFiller
+from bert_jax.inference.bert import MaskFiller
 from bert_jax.input_pipeline.tokenizer import extension
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import fitting, source

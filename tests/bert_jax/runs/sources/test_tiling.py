@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.trained_model import Model
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import heads, layout
 from bert_jax.runs.sources import fitting, source, tiling

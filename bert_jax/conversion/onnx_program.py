@@ -1,28 +1,34 @@
 """What jax has traced, walked from the first operation to the last, and written as an ONNX file.
 
 Owns the walk, what is computed beforehand, loops, and the names that the file's inputs and outputs
-have for others. Must not know what an operation becomes: primitives.py has that.
+have for others. It finds the formulas that ONNX has one node for, by which engines have fast
+kernels: a formula, as jax traces it, is looked for from its last operation back, and what came
+before that stays in the graph until it is dropped because nothing reads it. Must not know what any
+other operation becomes: onnx_operations.py has that. Nothing here knows a family, a head or a part
+of the model.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from jax import export
+from jax import Array, export
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
-from bert_jax.conversion.onnx import fused
-from bert_jax.conversion.onnx.graph import Graph, Made, Value
-from bert_jax.conversion.onnx.primitives import ROWS, SAME, Call, onnx_type
-from bert_jax.conversion.parameters import Model
+from bert_jax.conversion.onnx_graph import Graph, Made, Value
+from bert_jax.conversion.onnx_operations import ROWS, SAME, Call, onnx_type
+from bert_jax.conversion.trained_model import Model
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model import layout
 
@@ -67,7 +73,7 @@ def write(path: epath.PathLike, model: Model, opset: int = OPSET) -> tuple[list[
     import onnx
 
     check_opset(opset)
-    proto = _proto(model, opset)
+    proto = _make_proto(model, opset)
     file = os.fspath(path)
     if sum(len(weight.raw_data) for weight in proto.graph.initializer) > _MOST_BYTES:
         beside = f'{os.path.basename(file)}_data'
@@ -88,11 +94,11 @@ def quantise(path: epath.PathLike, output: epath.PathLike) -> None:
     )
 
 
-def _proto(model: Model, opset: int) -> Any:
+def _make_proto(model: Model, opset: int) -> Any:
     """Return the file's content."""
     from onnx import TensorProto, helper, numpy_helper
 
-    traced, names, weights, inputs = _traced(model)
+    traced, names, weights, inputs = _trace_model(model)
     graph = Graph(opset)
     outer = {name: graph.fresh(name) for name in inputs}  # as int32
     for name, spec in inputs.items():
@@ -102,19 +108,19 @@ def _proto(model: Model, opset: int) -> Any:
         }  # fmt: skip
         cast = helper.make_node('Cast', [INPUTS[name]], [outer[name]], to=TensorProto.INT32)
         graph.nodes.append(cast)
-    given = [_constant(np.asarray(leaf), name) for name, leaf in weights.items()]
+    given = [_make_constant(np.asarray(leaf), name) for name, leaf in weights.items()]
     given += [Value(spec.shape, spec.dtype, outer[name]) for name, spec in inputs.items()]
     results = walk(graph, traced, given)
     ends = {}
     for name, value in zip(names, results, strict=True):
         graph.nodes.append(helper.make_node('Identity', [graph.whole(value)], [name]))
         ends[name] = helper.make_tensor_value_info(
-            name, onnx_type(value.dtype), [_axis(size) for size in value.shape]
+            name, onnx_type(value.dtype), [_name_axis(size) for size in value.shape]
         )
-    nodes, used = _read_by(graph.nodes, list(ends))
+    nodes, used = _drop_unread(graph.nodes, list(ends))
     begins = [
         helper.make_tensor_value_info(
-            INPUTS[name], TensorProto.INT64, [_axis(size) for size in spec.shape]
+            INPUTS[name], TensorProto.INT64, [_name_axis(size) for size in spec.shape]
         )
         for name, spec in inputs.items()
         if INPUTS[name] in used
@@ -129,22 +135,22 @@ def _proto(model: Model, opset: int) -> Any:
     )
 
 
-def _axis(size: Any) -> Any:
+def _name_axis(size: Any) -> Any:
     """Return an axis as a file says it: a number, or a name where it is open."""
     return size if isinstance(size, int) else _AXES.get(str(size), str(size))
 
 
-def _traced(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any]]:
+def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any]]:
     """Return (what jax traces, its outputs, the weights by name, the inputs' shapes by our names).
 
     A sentence encoder gives the states of its pieces too, which engines that pool by themselves
     read.
     """
     axes = dict(model.row.inputs)
-    calls = [(serving.forward(model), list(model.row.output_names), '')]
+    calls = [(serving.make_forward(model), list(model.row.output_names), '')]
     bare, whole = model._replace(sentence=None), model
     if model.sentence is not None and set(bare.row.parts) <= set(model.parts):
-        calls.append((serving.forward(bare), ['last_hidden_state'], 'token_embeddings'))
+        calls.append((serving.make_forward(bare), ['last_hidden_state'], 'token_embeddings'))
         whole = bare
     has_positions = axes.pop(_POSITIONS, None) is not None
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
@@ -152,10 +158,10 @@ def _traced(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
         for name, shape in axes.items()
     }
-    weights = by_path(layout.separate(serving.nested(serving.used_weights(whole))))
+    weights = by_path(layout.separate(serving.nest(serving.select_weights(whole))))
 
     def run(leaves: Sequence[jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        batch, params = dict(zip(inputs, arrays)), serving.nested(dict(zip(weights, leaves)))
+        batch, params = dict(zip(inputs, arrays)), serving.nest(dict(zip(weights, leaves)))
         if has_positions:
             shape = batch['input_ids'].shape
             batch[_POSITIONS] = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
@@ -167,7 +173,7 @@ def _traced(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any
     return traced, outputs, weights, inputs
 
 
-def _constant(array: np.ndarray, name: str = '') -> Value:
+def _make_constant(array: np.ndarray, name: str = '') -> Value:
     return Value(array.shape, array.dtype, name, array=array)
 
 
@@ -180,21 +186,21 @@ def walk(graph: Graph, traced: Any, given: Sequence[Value]) -> list[Value]:
       given: its inputs.
     """
     jaxpr, consts = getattr(traced, 'jaxpr', traced), getattr(traced, 'consts', ())
-    values = dict(zip(jaxpr.constvars, (_constant(np.asarray(const)) for const in consts)))
+    values = dict(zip(jaxpr.constvars, (_make_constant(np.asarray(const)) for const in consts)))
     values |= dict(zip(jaxpr.invars, given))
 
     def read(atom: Any) -> Value:
         if hasattr(atom, 'val'):
-            return _constant(np.asarray(atom.val, atom.aval.dtype))
+            return _make_constant(np.asarray(atom.val, atom.aval.dtype))
         return values[atom]
 
     for equation in jaxpr.eqns:
         inputs = tuple(map(read, equation.invars))
-        values |= dict(zip(equation.outvars, _results(graph, equation, inputs), strict=True))
+        values |= dict(zip(equation.outvars, _convert(graph, equation, inputs), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _results(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def _convert(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence[Value]:
     """Return the results of one operation."""
     name, params = equation.primitive.name, dict(equation.params)
     shapes = tuple(tuple(result.aval.shape) for result in equation.outvars)
@@ -202,16 +208,16 @@ def _results(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence
     if name in SAME:
         return inputs
     if name == 'scan':
-        return _loop(graph, params, inputs, shapes, dtypes)
+        return _convert_loop(graph, params, inputs, shapes, dtypes)
     # What is called is walked as if it stood here.
     for key in ('jaxpr', 'call_jaxpr', 'fun_jaxpr'):
         if key in params:
             return walk(graph, params[key], inputs)
     is_known = all(value.array is not None for value in inputs) and name not in _LATER
     if is_known and all(isinstance(size, int) for shape in shapes for size in shape):
-        return _computed(equation, inputs)
+        return _compute_now(equation, inputs)
     made = Made(name, inputs, params)
-    if (node := fused.find(graph, made)) is not None:
+    if (node := find_fused(graph, made)) is not None:
         return [Value(shapes[0], dtypes[0], node, made=made)]
     if name not in ROWS:
         raise UserError(
@@ -226,15 +232,15 @@ def _results(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence
     return [result]
 
 
-def _computed(equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
+def _compute_now(equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
     """Return the results of an operation on constants, computed now."""
     arrays = [jnp.asarray(value.constant()) for value in inputs]
     results = equation.primitive.bind(*arrays, **equation.params)
     results = results if equation.primitive.multiple_results else [results]
-    return [_constant(np.asarray(result)) for result in results]
+    return [_make_constant(np.asarray(result)) for result in results]
 
 
-def _loop(
+def _convert_loop(
     graph: Graph,
     params: Mapping[str, Any],
     inputs: tuple[Value, ...],
@@ -280,7 +286,7 @@ def _loop(
     return list(map(Value, shapes, dtypes, names))
 
 
-def _read_by(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], set[str]]:
+def _drop_unread(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], set[str]]:
     """Return (the nodes that some results need, the names that these read)."""
     used, kept = set(ends), []
     for node in reversed(nodes):
@@ -290,3 +296,132 @@ def _read_by(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], set[
             bodies = [attribute.g for attribute in node.attribute if attribute.HasField('g')]
             used |= {name for body in bodies for inner in body.node for name in inner.input}
     return kept[::-1], used
+
+
+# Operations that change no number.
+_SAME = SAME | {'broadcast_in_dim', 'reshape'}
+_GELU = 20  # the opset that has it
+
+
+def find_fused(graph: Graph, made: Made) -> str | None:
+    """Return the name of what one node gives in place of an operation, if there is one."""
+    end = Value((), np.dtype(np.float32), made=made)
+    for formula, make in _FUSED.items():
+        operations, inputs, result = _trace_formula(formula)
+        values: dict[Any, Value] = {}
+        if _is_made_as(operations, result, end, values):
+            name = make(graph, *(values[variable] for variable in inputs))
+            if name is not None:
+                return name
+    return None
+
+
+@functools.cache
+def _trace_formula(formula: Callable[..., Array]) -> tuple[dict[Any, Any], list[Any], Any]:
+    """Return ({variable: the operation that gives it}, the inputs, the result) of a formula."""
+    matrices = [jnp.zeros((2, 2))] * len(inspect.signature(formula).parameters)
+    jaxpr = jax.make_jaxpr(formula)(*matrices).jaxpr
+    operations = {equation.outvars[0]: equation for equation in jaxpr.eqns}
+    return operations, jaxpr.invars, jaxpr.outvars[0]
+
+
+def _is_made_as(
+    operations: Mapping[Any, Any], atom: Any, value: Value, values: dict[Any, Value]
+) -> bool:
+    """Whether a value is made as `atom` of a formula is; `values` gets what its variables are."""
+    if hasattr(atom, 'val'):
+        number = _read_number(value)
+        return number is not None and math.isclose(number, atom.val, rel_tol=1e-5)
+    operation = operations.get(atom)
+    if operation is not None and operation.primitive.name in _SAME:
+        return _is_made_as(operations, operation.invars[0], value, values)
+    value = value if operation is None else _strip_copies(value)
+    if values.setdefault(atom, value) is not value:
+        return False
+    if operation is None:  # an input, which may be anything
+        return True
+    made = value.made
+    if made is None or made.name != operation.primitive.name:
+        return False
+    # All that is reduced is reduced over the last axis.
+    axes = made.params.get('axes')
+    if axes is not None and tuple(axes) != (len(made.inputs[0].shape) - 1,):
+        return False
+    return made.params.get('y') == operation.params.get('y') and all(
+        _is_made_as(operations, part, of, values) for part, of in zip(operation.invars, made.inputs)
+    )
+
+
+def _strip_copies(value: Value) -> Value:
+    """Return the value of which this one is a copy, broadcast or in another shape."""
+    while value.made and value.made.name in _SAME:
+        value = value.made.inputs[0]
+    return value
+
+
+def _read_number(value: Value) -> float | None:
+    """Return the one number of a constant."""
+    array = _strip_copies(value).array
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def _softmax(scores: Array, shift: Array) -> Array:
+    powers = jnp.exp(scores - shift)
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def _to_softmax(graph: Graph, scores: Value, shift: Value) -> str | None:
+    # What is subtracted from all of a row leaves it as it is.
+    is_same = shift.held[-1:] in ((), (1,))
+    return graph.node('Softmax', graph.whole(scores), axis=-1) if is_same else None
+
+
+def _layer_norm(x: Array, n: Array, m: Array, epsilon: Array, scale: Array) -> Array:
+    centred = x - x.sum(-1, keepdims=True) / n
+    variance = jnp.square(centred).sum(-1, keepdims=True) / m
+    return centred * jax.lax.rsqrt(variance + epsilon) * scale
+
+
+def _layer_norm_bias(
+    x: Array, n: Array, m: Array, epsilon: Array, scale: Array, bias: Array
+) -> Array:
+    return _layer_norm(x, n, m, epsilon, scale) + bias
+
+
+def _to_layer_norm(
+    graph: Graph, x: Value, n: Value, m: Value, epsilon: Value, *vectors: Value
+) -> str | None:
+    small, weights = _read_number(epsilon), []
+    if small is None or not _read_number(n) == _read_number(m) == x.shape[-1]:
+        return None
+    for vector in vectors:
+        # A constant that has an entry for each place of the last axis.
+        if vector.array is None or vector.shape[-1:] != (vector.array.size,):
+            return None
+        weights.append(graph.weight(vector.array.reshape(-1), _strip_copies(vector).name))
+    return graph.node('LayerNormalization', graph.whole(x), *weights, epsilon=small, axis=-1)
+
+
+def _gelu(x: Array) -> Array:
+    return x * (0.5 * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _to_gelu(graph: Graph, x: Value) -> str:
+    name = graph.whole(x)
+    if graph.opset >= _GELU:
+        return graph.node('Gelu', name, approximate='tanh')
+    # In the form that engines know as one operation.
+    number = lambda value: graph.weight(np.array(value, np.float32))
+    cube = graph.node('Mul', number(0.044715), graph.node('Pow', name, number(3)))
+    inner = graph.node('Mul', number(math.sqrt(2 / math.pi)), graph.node('Add', name, cube))
+    outer = graph.node('Add', number(1), graph.node('Tanh', inner))
+    return graph.node('Mul', graph.node('Mul', name, number(0.5)), outer)
+
+
+# A formula, and what makes a node of its inputs, or finds that these are of another kind.
+_FUSED: dict[Callable[..., Array], Callable[..., str | None]] = {
+    _softmax: _to_softmax,
+    _layer_norm: _to_layer_norm,
+    _layer_norm_bias: _to_layer_norm,
+    _gelu: _to_gelu,
+}

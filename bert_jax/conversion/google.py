@@ -25,9 +25,9 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families.registry import FAMILIES
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, shape_settings
-from bert_jax.conversion.google import tensor_bundle
-from bert_jax.conversion.parameters import Layout, Model, Reading
+from bert_jax.conversion import parameters, tensor_bundle, trained_model
+from bert_jax.conversion.parameters import Layout
+from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 # the end of a file's name after the prefix
@@ -51,7 +51,7 @@ _SLOT_OF = re.compile(
 )
 
 
-def prefix_of(source: epath.PathLike) -> str | None:
+def find_prefix(source: epath.PathLike) -> str | None:
     """Return the common beginning of the files of the checkpoint that a path names, if any.
 
     `source`: a folder with a bert_config.json or albert_config.json, the beginning of the files'
@@ -65,7 +65,7 @@ def prefix_of(source: epath.PathLike) -> str | None:
     path = path.with_name(_FILE.sub('', path.name)) if path.name else path
     if path.name and path.with_name(path.name + '.index').exists():
         return str(path)
-    family = _family_in(path)
+    family = _find_family(path)
     if family is None:
         return None
     usual = RELEASES[family].checkpoint
@@ -84,23 +84,23 @@ def prefix_of(source: epath.PathLike) -> str | None:
     return str(path / stems[0])
 
 
-def _family_in(folder: epath.Path) -> str | None:
+def _find_family(folder: epath.Path) -> str | None:
     """Return the family whose file of settings is in a folder."""
     families = (name for name, release in RELEASES.items() if (folder / release.config).exists())
     return next(families, None)
 
 
-def shape(prefix: str) -> ModelConfig:
+def read_shape(prefix: str) -> ModelConfig:
     """Return the encoder's shape, by the file of settings of the checkpoint `prefix` alone."""
     folder = epath.Path(prefix).parent
-    family = _family_in(folder)
+    family = _find_family(folder)
     if family is None:
         first, *others = (release.config for release in RELEASES.values())
         raise UserError(
             f'{folder / first}: no such file, nor {", ".join(others)}: copy the one (and the'
             ' vocabulary) that the checkpoint was trained with beside it'
         )
-    return _model_config(folder / RELEASES[family].config, family)
+    return _read_config(folder / RELEASES[family].config, family)
 
 
 def read(prefix: str) -> Reading:
@@ -110,7 +110,7 @@ def read(prefix: str) -> Reading:
       UserError: in one line, where anything does not fit.
     """
     # Settings before weights: shapes are checked against them.
-    config = shape(prefix)
+    config = read_shape(prefix)
     release = RELEASES[config.family]
     bundle = tensor_bundle.Bundle(prefix)
     if any('.ATTRIBUTES/' in name for name in bundle.variables):
@@ -127,7 +127,7 @@ def read(prefix: str) -> Reading:
     # What stands on the encoder follows from the names that are there; a task's number of outputs
     # from its bias; shapes from both.
     file = str(epath.Path(prefix).with_name(release.config))
-    parts = parameters.parts_of(tensors, config, release.array, file)
+    parts = parameters.find_parts(tensors, config, release.array, file)
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
     layout = Layout(config, parts, outputs, release.array)
     params = layout.to_tree(tensors, {}, prefix, release.config)
@@ -162,9 +162,9 @@ def write(folder_path: epath.PathLike, model: Model) -> tuple[str, ...]:
             ' --format=huggingface writes it'
         )
     release = RELEASES[model.config.family]
-    left_out = parameters.left_out(model, str(folder_path), release.settings)
-    model = parameters.without_mapping(model)
-    config = _stated(model.config, str(folder_path))
+    left_out = trained_model.list_left_out(model, str(folder_path), release.settings)
+    model = trained_model.drop_mapping(model)
+    config = _state_sizes(model.config, str(folder_path))
     head = CLASSES[model.architecture]
     if not head.google:
         alone = HEADS['encoder'].class_in(model.config.family)
@@ -198,7 +198,7 @@ def write(folder_path: epath.PathLike, model: Model) -> tuple[str, ...]:
     return left_out
 
 
-def _stated(config: ModelConfig, path: str) -> ModelConfig:
+def _state_sizes(config: ModelConfig, path: str) -> ModelConfig:
     """Return a shape as its release says it: what is none here by its number.
 
     Raises:
@@ -224,10 +224,10 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
     return bool(_SLOTS.fullmatch(name) or (of in names and _SLOT_OF.fullmatch(last)))
 
 
-def _model_config(file: epath.Path, family: str) -> ModelConfig:
+def _read_config(file: epath.Path, family: str) -> ModelConfig:
     settings, release = read_object(file), RELEASES[family]
     fixed = {name: (value,) for name, value in release.fixed.items()}
-    shape_settings.check_fixed(settings, fixed, file)
+    trained_model.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
@@ -237,4 +237,4 @@ def _model_config(file: epath.Path, family: str) -> ModelConfig:
         values['embedding_size'] = None
     values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
     ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    return shape_settings.model_config(values, ours, file)
+    return trained_model.make_model_config(values, ours, file)

@@ -1,7 +1,7 @@
 """An ONNX graph while it is made: its nodes, weights, values and sizes.
 
 Owns how values are named, when a broadcast is carried out, and how a symbolic size becomes numbers
-of the graph. Must not know jax's operations: primitives.py has those.
+of the graph. Must not know jax's operations: onnx_operations.py has those.
 """
 
 from __future__ import annotations

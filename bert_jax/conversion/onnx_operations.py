@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.conversion.onnx.graph import Graph, Made, Value
+from bert_jax.conversion.onnx_graph import Graph, Made, Value
 
 
 class Call(NamedTuple):
@@ -48,7 +48,7 @@ class Call(NamedTuple):
         """Return what `op` gives entry by entry; broadcasts are left to it."""
         inputs = inputs or self.inputs
         names = [self.graph.read(value) for value in inputs]
-        return self.result(self.graph.node(op, *names, **attributes), _common(inputs))
+        return self.result(self.graph.node(op, *names, **attributes), _find_common_axes(inputs))
 
     def scalar(self, number: float) -> Value:
         """Return a constant of the type that it reads."""
@@ -66,7 +66,7 @@ def onnx_type(dtype: np.dtype) -> int:
     return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
-def _common(values: Sequence[Value]) -> tuple[Any, ...]:
+def _find_common_axes(values: Sequence[Value]) -> tuple[Any, ...]:
     """Return the axes of what is computed of some values entry by entry, as they are held."""
     rank = max(len(value.held) for value in values)
     rows = [(1,) * (rank - len(value.held)) + value.held for value in values]
@@ -82,7 +82,7 @@ def _either(of_numbers: str, of_truths: str) -> Row:
     return lambda call: call.elementwise(of_truths if call.inputs[0].dtype == bool else of_numbers)
 
 
-def _reduced(op: str) -> Row:
+def _reduce(op: str) -> Row:
     def row(call: Call) -> Value:
         axes, graph = list(map(int, call.params['axes'])), call.graph
         name = graph.whole(call.inputs[0])
@@ -265,7 +265,7 @@ def _dot(call: Call) -> Value:
         tuple(tuple(map(int, axes)) for axes in pair) for pair in call.params['dimension_numbers']
     )
     if not batch_a and len(b.shape) == 2 and of_a == (len(a.shape) - 1,):
-        matrix = _ordered(graph, b, (of_b[0], 1 - of_b[0]))
+        matrix = _order(graph, b, (of_b[0], 1 - of_b[0]))
         return call.result(graph.node('MatMul', graph.whole(a), matrix))
     free_a = tuple(axis for axis in range(len(a.shape)) if axis not in of_a + batch_a)
     free_b = tuple(axis for axis in range(len(b.shape)) if axis not in of_b + batch_b)
@@ -274,13 +274,13 @@ def _dot(call: Call) -> Value:
     left = lambda batch, free, of: batch + free + of
     right = lambda batch, free, of: batch + of + free
     if left(batch_b, free_b, of_b) != tuple(range(len(b.shape))):
-        first = _ordered(graph, a, left(batch_a, free_a, of_a))
+        first = _order(graph, a, left(batch_a, free_a, of_a))
         return call.result(
-            graph.node('MatMul', first, _ordered(graph, b, right(batch_b, free_b, of_b)))
+            graph.node('MatMul', first, _order(graph, b, right(batch_b, free_b, of_b)))
         )
     # The second factor lies as a first one does, such as the shares of attention: taken as it is,
     # the product is transposed, and a transposition that follows is merged with that.
-    first = _ordered(graph, a, right(batch_a, free_a, of_a))
+    first = _order(graph, a, right(batch_a, free_a, of_a))
     product = graph.node('MatMul', graph.whole(b), first)
     rank = len(call.shape)
     order = (*range(rank - 2), rank - 1, rank - 2)
@@ -289,7 +289,7 @@ def _dot(call: Call) -> Value:
     return _transpose(call._replace(inputs=(value,), params={'permutation': order}))
 
 
-def _ordered(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
+def _order(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
     """Return the name of a factor with its axes in that order; a constant is turned here."""
     if order == tuple(range(len(order))):
         return graph.whole(value)
@@ -339,6 +339,6 @@ ROWS: dict[str, Row] = {
     'dim_as_value': _size,
     'gather': _gather,
     'dot_general': _dot,
-    'reduce_sum': _reduced('ReduceSum'),
-    'reduce_max': _reduced('ReduceMax'),
+    'reduce_sum': _reduce('ReduceSum'),
+    'reduce_max': _reduce('ReduceMax'),
 }  # fmt: skip

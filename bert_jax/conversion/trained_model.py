@@ -1,0 +1,331 @@
+"""A trained model between two formats, and the forms that formats ask of it.
+
+Owns what a model is there: its shape, its arrays, its class and its labels. A format's file of
+settings becomes a shape here, or is refused. A tuned run and its encoder become one model. Must not
+know any program's names or files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import traverse_util
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.schema import ModelConfig
+from bert_jax.conversion.parameters import check_fit, find_shapes, join_names
+from bert_jax.model.tuning import is_added, method_of, neutral
+from bert_jax.train.head_base import PARTS, Head
+from bert_jax.train.task_heads import CLASSES, HEADS, of_task
+
+# Settings of the shape that no file of BERT's states.
+_SHAPE = ('embedding_size', 'num_groups')
+# Settings in which a family's classes are all alike: see `shape` of TransformersNames.
+_FIXED = (
+    'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
+    'local_window', 'norm_class', 'block',
+)  # fmt: skip
+_MEND = 'put its checkpoint back from a copy'
+
+
+class Model(NamedTuple):
+    """A BERT on its way from one format to another.
+
+    params: {'encoder', and of the other parts of train/task_heads.py what is there}; an encoder
+    may lack its pooler.
+    architecture: the class of transformers, 'BertModel' and so on.
+    labels: names of the classifier's outputs, empty where it has none.
+    head_dropout: dropout before the classifier; None: the encoder's own.
+    problem_type: what the classifier is for, where transformers is told: 'regression',
+    'multi_label_classification', or None.
+    sentence: what makes one vector of a text, of a sentence encoder; else None.
+    chosen: options of its task that were chosen on its dev split, JSON values by their names.
+    """
+
+    config: ModelConfig
+    params: dict[str, Any]
+    architecture: str
+    labels: tuple[str, ...] = ()
+    head_dropout: float | None = None
+    problem_type: str | None = None
+    sentence: SentenceConfig | None = None
+    chosen: Mapping[str, Any] = types.MappingProxyType({})
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What stands on the encoder: names of train/head_base.py's PARTS."""
+        return tuple(p for p in PARTS if p in self.params or p in self.params['encoder'])
+
+    @property
+    def head(self) -> str:
+        """The name of its head in train/task_heads.py's HEADS.
+
+        Of the heads of its class that of its problem type; one number without a type is a
+        regression, as transformers takes it. KeyError for a class that is not there.
+        """
+        # Several heads may have the class; the problem type tells them apart, and where it is
+        # absent the number of outputs does. The first stands for it, unless a text has one vector.
+        of_class = [
+            (head.problem_type, name)
+            for name, head in HEADS.items()
+            if head.class_in(self.config.family) == self.architecture
+        ]
+        if self.sentence is not None and (None, 'embedding') in of_class:
+            return 'embedding'
+        names = dict(reversed(of_class))
+        if self.problem_type in names and self.problem_type is not None:
+            return names[self.problem_type]
+        return names['regression' if self.outputs == 1 and 'regression' in names else None]
+
+    @property
+    def row(self) -> Head:
+        """Return its head, as its family has it. KeyError for a class that is not there."""
+        return HEADS[self.head].of(self.config.family)
+
+    @property
+    def longest_row(self) -> int:
+        """Return how many word pieces its task's rows have at most."""
+        return self.chosen.get('max_seq_length', self.config.max_position)
+
+    def under(self, head: str) -> Model:
+        """Return the same weights as a model of the class that has this head of HEADS."""
+        return self._replace(architecture=HEADS[head].class_in(self.config.family))
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs its task has; 2 for weights that are of no task."""
+        # The bias of a task's part has one entry for each output.
+        return next((len(self.params[part]['bias']) for part in of_task(self.parts)), 2)
+
+
+class Reading(NamedTuple):
+    """What reading a model gave.
+
+    The model, its names in the file -> ours, names left out on purpose, and remarks for the user.
+    """
+
+    model: Model
+    names: dict[str, str]
+    ignored: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def check_fixed(
+    settings: Mapping[str, Any], fixed: Mapping[str, tuple[Any, ...]], file: Any
+) -> None:
+    """Check settings that change the model in ways that are not built here.
+
+    Args:
+      settings: those of a file.
+      fixed: name -> the values that are built.
+      file: the file, in errors.
+
+    Raises:
+      UserError: a setting has another value.
+    """
+    # What would change the model is refused, not ignored: better no answer than a wrong one.
+    for name, allowed in fixed.items():
+        if name in settings and settings[name] not in allowed:
+            raise UserError(
+                f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
+            )
+
+
+def make_model_config(
+    values: Mapping[str, Any], activations: Mapping[str, str], file: Any
+) -> ModelConfig:
+    """Return the shape that a file's settings give, by our names.
+
+    Args:
+      values: the settings; hidden_act by its name there.
+      activations: {its name there: ours}.
+      file: the file, in errors.
+
+    Raises:
+      UserError: a value is not possible.
+    """
+    act = values['hidden_act']
+    if str(act) not in activations:
+        raise UserError(
+            f'{file}: hidden_act={act!r} is not built here: only {", ".join(activations)} are'
+        )
+    # ModelConfig refuses what does not fit; the file's name goes before its words.
+    try:
+        return ModelConfig(**{**values, 'hidden_act': activations[act]})
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
+
+
+def check_arrays(model: Model, source: str, settings: str) -> None:
+    """UserError unless the encoder, and each part that is there, has just the arrays that it needs.
+
+    Their shapes are those of model.config, which the file `settings` gave. A part may be absent as
+    a whole; what beside the encoder has the name of no part is a user's own.
+    """
+    flat = traverse_util.flatten_dict(model.params, sep='/')
+    parts = [n for n, part in PARTS.items() if any(path.startswith(part.path) for path in flat)]
+    ours = ('encoder/', *(PARTS[name].path for name in parts))
+    shapes_here = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(ours)}
+
+    # How many outputs a task has its labels say, or its own bias where they have no names.
+    head = CLASSES.get(model.architecture)
+    biases = (shapes_here.get(f'{PARTS[part].path}bias', ()) for part in of_task(parts))
+    outputs = next((shape[0] for shape in biases if shape), 2)
+    outputs = len(model.labels) or outputs if head and head.labelled else outputs
+    wanted = find_shapes(model.config, parts, outputs)
+    if 'pooler' not in parts:
+        wanted = {path: s for path, s in wanted.items() if not path.startswith('encoder/pooler/')}
+    check_fit(wanted, shapes_here, {}, source, settings)
+
+
+def list_left_out(model: Model, source: str, shape: Collection[str] | None = ()) -> tuple[str, ...]:
+    """Return the parts of a model that its class has no place for.
+
+    shape: the settings that its format states; None: any. UserError where the class needs a part
+    that the model lacks, and where its encoder is none that other programs have.
+    """
+    # What other programs' classes of the family lack: a causal mask, a BiLSTM, other blocks.
+    always = model.config.traits.transformers.shape
+    for name in () if shape is None else (*always, *_FIXED, *_SHAPE):
+        wanted = always.get(name, getattr(ModelConfig(), name))
+        value = getattr(model.config, name)
+        if value != wanted and name not in (shape or ()):
+            raise UserError(
+                f"{source}: model.{name}={value} has no place in other programs'"
+                f' {model.config.traits.name}: this model cannot be written for them;'
+                ' --format=stablehlo writes it'
+            )
+    family = model.config.family
+    classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    if model.architecture not in classes:
+        raise UserError(
+            f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'
+        )
+    check_parts(model, source, 'name another class')
+    # The opposite is no error: what the class has no place for is left out, and said.
+    return tuple(part for part in model.parts if part not in CLASSES[model.architecture].parts)
+
+
+def check_parts(model: Model, source: str, mend: str) -> None:
+    """UserError, which ends with `mend`, where the model's class needs a part that it lacks."""
+    needed = CLASSES[model.architecture].parts if model.architecture in CLASSES else ()
+    if lacking := [part for part in needed if part not in model.parts]:
+        raise UserError(
+            f'{source}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
+            f' have: {mend}'
+        )
+
+
+def store_words(model: Model, source: str) -> Model:
+    """Return a model that computes its word vectors as one that has them in a table.
+
+    So other programs have them. Its masked-LM head, whose decoder is not that table, is left out.
+    Any other model is returned as it is.
+
+    Raises:
+      UserError: the model's class needs that head.
+    """
+    words = model.config.words
+    if not words.computed:
+        return model
+    if model.architecture in CLASSES and 'mlm' in CLASSES[model.architecture].parts:
+        encoder = HEADS['encoder'].class_in(model.config.family)
+        raise UserError(
+            f'{source}: its masked-LM head has a decoder of its own, and that of'
+            f' {model.architecture} is the word table: --architecture={encoder} writes the encoder'
+        )
+    defaults = {name: getattr(ModelConfig, name) for name in ('embedding', *words.options)}
+    params = {name: part for name, part in model.params.items() if name != 'mlm'}
+    return model._replace(config=dataclasses.replace(model.config, **defaults), params=params)
+
+
+def add_mapping(model: Model) -> Model:
+    """Return the same model with its groups and the width of its word table stated.
+
+    So transformers' ALBERT has them; a model of another family is returned as it is.
+    Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
+    between them is the identity.
+    """
+    if 'embedding_size' not in model.config.traits.transformers.settings:
+        return model
+    config = dataclasses.replace(model.config, num_groups=model.config.own_blocks)
+    if config.embedding_size is not None:
+        return model._replace(config=config)
+    width = config.hidden_size
+    layer = {'kernel': np.eye(width, dtype=np.float32), 'bias': np.zeros(width, np.float32)}
+    encoder = dict(model.params['encoder'])
+    encoder['embeddings'] = {**encoder['embeddings'], 'to_hidden': layer}
+    config = dataclasses.replace(config, embedding_size=width)
+    return model._replace(config=config, params={**model.params, 'encoder': encoder})
+
+
+def drop_mapping(model: Model) -> Model:
+    """Return the same model without such a layer, where it is the identity; any other as it is."""
+    embeddings = dict(model.params['encoder']['embeddings'])
+    layer = embeddings.pop('to_hidden', None)
+    if layer is None or model.config.embedding_size != model.config.hidden_size:
+        return model
+    if layer['bias'].any() or not np.array_equal(layer['kernel'], np.eye(len(layer['kernel']))):
+        return model
+    params = {**model.params, 'encoder': {**model.params['encoder'], 'embeddings': embeddings}}
+    config = dataclasses.replace(model.config, embedding_size=None)
+    return model._replace(config=config, params=params)
+
+
+def assemble_tuned(
+    encoder: dict[str, Any], tuned: dict[str, Any], config: ModelConfig, name: str
+) -> tuple[dict[str, Any], ModelConfig]:
+    """(parameters, shape) of the model of an encoder's own weights and those of a tuned run.
+
+    encoder: of the source, all numpy; tuned: the run's parameters; config: its model. `name` is the
+    run in UserError, where a shape does not fit.
+    """
+    encoder_leaves = traverse_util.flatten_dict({'encoder': encoder}, sep='/')
+    given = traverse_util.flatten_dict(tuned, sep='/')
+    # What tuning trains must be there: else the encoder's own would stand for it.
+    trained_from = method_of(config).trained_from
+    trained = {path for path in encoder_leaves if trained_from(path) is not None}
+    if missing := trained - given.keys() - config.words.computed:
+        raise UserError(f'{name}: missing {join_names(missing)}, which its tuning trains: {_MEND}')
+    whole = dict(encoder_leaves)
+    for path, leaf in given.items():
+        leaf = np.asarray(leaf)
+        if '/layers/' in path:
+            # Blocks that have the leaf: some lack a norm. The lowest of them may be frozen.
+            rows = len(encoder_leaves[path]) if path in encoder_leaves else config.own_blocks
+            below, start = rows - leaf.shape[0], trained_from(path)
+            if start is None or below != max(start - (config.own_blocks - rows), 0):
+                raise UserError(f'{name}: {path} has {leaf.shape[0]} blocks: {_MEND}')
+            if is_added(path):
+                before = np.full((below, *leaf.shape[1:]), neutral(path), leaf.dtype)
+            else:
+                before = encoder_leaves[path][:below] if path in encoder_leaves else leaf[:0]
+            leaf = np.concatenate([before, leaf]) if below else leaf
+        if path in encoder_leaves and encoder_leaves[path].shape != leaf.shape:
+            raise UserError(
+                f'{name}: {path} is {leaf.shape} and {encoder_leaves[path].shape} in its encoder:'
+                ' it was tuned on another'
+            )
+        whole[path] = leaf
+
+    # Where all blocks stand in one stack there are no groups of them.
+    tuning = dataclasses.replace(config.tuning, frozen_layers=0)
+    if tuning.bias_layers:
+        tuning = dataclasses.replace(tuning, bias_layers=0)
+    return traverse_util.unflatten_dict(whole, sep='/'), config.tuned(tuning)
+
+
+def fold_tuned(params: dict[str, Any], config: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
+    """Return the same model in BERT's own weights, where its method allows that; in float32.
+
+    AdaMix's adapters become one, their mean. Others stay: they are a part of the computation.
+    """
+    method = method_of(config)
+    layers = method.fold(params['encoder']['layers'])
+    encoder = {**params['encoder'], 'layers': layers}
+    return {**params, 'encoder': encoder}, config.tuned(method.left())
