@@ -116,7 +116,7 @@ class Section:
         if not isinstance(data, dict):
             raise UserError(f'{title}: expected settings by name, not {reprlib.repr(data)}')
         for name in data.keys() & cls.removed:
-            if data[name]:
+            if data[name] and data[name] != 'auto':  # else it had no effect either
                 _log_line(
                     f'{title}.{name}={data[name]} has no effect any more: {cls.removed[name]}'
                 )

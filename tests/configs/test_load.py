@@ -162,7 +162,7 @@ def test_what_left_is_read_as_what_stands_for_it_and_refused_where_it_is_typed(
 def test_a_removed_setting_that_had_no_effect_is_dropped_without_a_line(tmp_path, caplog):
     section._log_line.cache_clear()
     saved = json.loads(schema.dumps(load('bert_tiny')))
-    saved['runtime']['decoding_processes'] = 0
+    saved['runtime'] |= {'decoding_processes': 0, 'decoder': 'auto'}
     (tmp_path / 'config.json').write_text(json.dumps(saved))
     assert load(str(tmp_path / 'config.json')) == load('bert_tiny')
     assert not caplog.messages
