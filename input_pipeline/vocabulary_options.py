@@ -60,13 +60,6 @@ class VocabularyOptions:
             value = getattr(self, name)
             if value != getattr(VocabularyOptions, name) and self.model != kind:
                 raise UserError(f'--{name}={value} is for --model={kind}: leave it out')
-        for name in ('lower_case', 'strip_accents', 'character_coverage'):
-            changed = getattr(self, name) != getattr(VocabularyOptions, name)
-            if changed and self.model == 'byte_bpe':
-                raise UserError(
-                    f'--{name} does not go with --model=byte_bpe, which spells every text as it'
-                    ' stands'
-                )
 
 
 def refuse_other_case(options: VocabularyOptions, languages: Iterable[str]) -> None:

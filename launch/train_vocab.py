@@ -94,6 +94,13 @@ class TrainVocab(_OfText, VocabularyOptions):
     def __post_init__(self) -> None:
         check_intervals(self)
         _ = self.vocabulary  # which checks itself
+        for name in ('lower_case', 'strip_accents', 'character_coverage'):
+            changed = getattr(self, name) != getattr(VocabularyOptions, name)
+            if changed and self.model == 'byte_bpe':
+                raise UserError(
+                    f'--{name} does not go with --model=byte_bpe, which spells every text as it'
+                    ' stands'
+                )
         self.check_text(self.output)
 
     @property

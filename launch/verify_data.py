@@ -30,10 +30,10 @@ class Verify:
     """Read a records directory back and compare it with all that its manifest promises.
 
     Attributes:
-      records: the directory.
+      directory: that of the records.
     """
 
-    records: str = required(words='RECORDS')
+    directory: str = required(words='RECORDS')
 
     def __call__(self) -> int:
         """Return 0 where everything is as promised, 2 otherwise."""
@@ -41,15 +41,15 @@ class Verify:
         from bert_jax.input_pipeline.records import shards
 
         # Every byte of every shard is read; progress is by bytes.
-        manifest = shards.Manifest.load(self.records)
+        manifest = shards.Manifest.load(self.directory)
         size = sum(shard.bytes for shard in manifest.files)
         with Progress('verify', size, 'MB', 1e6) as progress:
-            verified = shards.verify(self.records, progress.update)
+            verified = shards.verify(self.directory, progress.update)
 
         # What the manifest promises, then what each split was found to hold.
         seed = 'unknown' if manifest.seed is None else manifest.seed
         print(
-            f'{self.records}: seq_len {manifest.seq_len}, max_predictions'
+            f'{self.directory}: seq_len {manifest.seq_len}, max_predictions'
             f' {manifest.max_predictions}, {manifest.masking} masking, objective'
             f' {manifest.objective}, vocabulary {manifest.vocab_size:,}, seed {seed}'
         )
@@ -59,7 +59,7 @@ class Verify:
 
         # Faults go to stderr, one a line, so that they can be counted and kept.
         faults = [str(fault) for fault in verified.faults]
-        faults += tokenizer_faults(self.records, manifest)
+        faults += tokenizer_faults(self.directory, manifest)
         for fault in faults:
             print(fault, file=sys.stderr)
         if not faults:

@@ -93,7 +93,8 @@ def document(rng: np.random.Generator) -> str:
 def records_of(folder: pathlib.Path, name: str, kind: str, **changed: Any) -> Manifest:
     options = {'eval_fraction': 0, 'workers': 1, **KINDS[kind].records, **changed}
     text, out = str(folder / 'text.txt'), str(folder / name)
-    preprocess(PreprocessOptions(text, str(folder / 'tokenizer'), out, **options))
+    where = {'input': text, 'tokenizer': str(folder / 'tokenizer'), 'output': out}
+    preprocess(PreprocessOptions(**where, **options))
     return Manifest.load(out)
 
 

@@ -206,7 +206,9 @@ def test_distributions_are_those_of_the_reference(
     write_vocabulary(tmp_path, VOCABULARY[len(SPECIAL) :])
     output = tmp_path / 'records'
     options = PreprocessOptions(
-        *(str(tmp_path / 'text.txt'), str(tmp_path), str(output)),
+        input=str(tmp_path / 'text.txt'),
+        tokenizer=str(tmp_path),
+        output=str(output),
         eval_fraction=0,
         workers=1,
         seq_len=seq_len,

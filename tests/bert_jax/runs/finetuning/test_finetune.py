@@ -530,9 +530,13 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
             ['--task=mrpc', '--init_from=x', '--workdir=y', '--data_dir=z', '--set=epoch=1'],
             'did you mean epochs?',
         ),
-        ('evaluate', [], 'name --workdir'),
-        ('evaluate', ['--predictions=x'], '--predictions needs --task'),
-        ('evaluate', ['--suite=glue', '--runs=x', '--split=z'], '--split does not go with --suite'),
+        ('evaluate', [], '--workdir, --retrieval, --sts, --pairs or --translations is req'),
+        ('evaluate', ['--predictions=x'], '--task or --retrieval is required'),
+        (
+            'evaluate',
+            ['--suite=glue', '--runs=x', '--split=z'],
+            'and --suite=glue (of EvaluateSuite) do not go together',
+        ),
         (
             'predict',
             ['--workdir=x', '--input=z', '--output=w', '--max_seq_length=0'],
