@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import importlib
 
 import pytest
 
+from bert_jax.configs.options import command_options
 from tests.helpers import commands
 from tests.helpers.processes import ROOT
 
+COMMANDS = [f.stem for f in (ROOT / 'launch').glob('*.py') if not f.stem.startswith('__')]
 PROGRAM = '''"""Shears sheep."""
 from dataclasses import dataclass
 from typing import Literal
@@ -95,6 +99,20 @@ def program(tmp_path):
 def test_no_command_defines_a_flag_by_hand():
     for path in (ROOT / 'launch').rglob('*.py'):
         assert 'DEFINE_' not in path.read_text(), path
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_every_option_of_an_action_has_its_help(name):
+    module = importlib.import_module(f'bert_jax.launch.{name}')
+    actions = [
+        cls
+        for cls in vars(module).values()
+        if dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__
+    ]
+    assert actions
+    for action in actions:
+        told = {option.name for option in command_options(action).values()}
+        assert told == {field.name for field in dataclasses.fields(action) if field.init}
 
 
 def test_what_is_not_given_is_the_fields_default(program):
