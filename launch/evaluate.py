@@ -101,7 +101,7 @@ class EvaluateNoise(_OfTask):
     def __call__(self) -> EvaluateResult:
         """Return the table; the same numbers are in the workdir."""
         _check_workdir(self.workdir)
-        from bert_jax.runs.robustness import noise
+        from bert_jax.runs import noise
         from bert_jax.runs.workdir.results import EvaluateResult
 
         typos = noise.parse(self.noise)
@@ -283,9 +283,9 @@ class EvaluateRetrieval(_Vectors):
 
     def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
         """Return nDCG and others, as sentence-transformers and trec_eval have them."""
-        from bert_jax.runs.sentences import evaluation
+        from bert_jax.runs import vector_evaluation
 
-        return evaluation.evaluate_retrieval(embed, self.retrieval, self.split, **measured)
+        return vector_evaluation.evaluate_retrieval(embed, self.retrieval, self.split, **measured)
 
     def name_data(self) -> str:
         """Return the folder's name and the split."""
@@ -319,10 +319,10 @@ class EvaluateRanking:
         from etils import epath
 
         from bert_jax.configs.files.store import write_note
-        from bert_jax.runs.sentences import evaluation
+        from bert_jax.runs import vector_evaluation
         from bert_jax.runs.workdir.results import EvaluateResult
 
-        report = evaluation.evaluate_run(
+        report = vector_evaluation.evaluate_run(
             self.predictions, self.retrieval, self.split, self.bootstrap, self.bootstrap_seed
         )
         if self.output:
@@ -382,10 +382,10 @@ class EvaluateSimilarity(_OfPairs):
 
     def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
         """Return correlations."""
-        from bert_jax.runs.sentences import evaluation
+        from bert_jax.runs import vector_evaluation
 
         columns, span = self.read_columns(), self.read_range()
-        return evaluation.evaluate_similarity(
+        return vector_evaluation.evaluate_similarity(
             embed, self.sts, columns, self.header, span, **measured
         )
 
@@ -411,10 +411,10 @@ class EvaluatePairs(_OfPairs):
 
     def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
         """Return average precision and others."""
-        from bert_jax.runs.sentences import evaluation
+        from bert_jax.runs import vector_evaluation
 
         columns = self.read_columns()
-        return evaluation.evaluate_pairs(embed, self.pairs, columns, self.header, **measured)
+        return vector_evaluation.evaluate_pairs(embed, self.pairs, columns, self.header, **measured)
 
     def name_data(self) -> str:
         """Return the file's name."""
@@ -445,9 +445,9 @@ class EvaluateTranslations(_Vectors):
 
     def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
         """Return how often the nearest text is the translation."""
-        from bert_jax.runs.sentences import evaluation
+        from bert_jax.runs import vector_evaluation
 
-        return evaluation.evaluate_translations(embed, self.texts, **measured)
+        return vector_evaluation.evaluate_translations(embed, self.texts, **measured)
 
     def name_data(self) -> str:
         """Return the languages."""

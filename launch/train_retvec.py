@@ -80,10 +80,12 @@ class TrainRetvec(TrackFlag):
                 raise UserError(f'--kinds: {kind!r} is none of {", ".join(KINDS)}')
         tokenizer = Tokenizer.load(self.tokenizer)
 
-        from bert_jax.runs.pretraining import words
+        from bert_jax.runs.pretraining import retvec_training
 
-        forms = words.Forms(self.forms, self.typos, kinds)
-        return words.train(config, tokenizer, self.eval_words, forms, self.workdir, self.profile)
+        forms = retvec_training.Forms(self.forms, self.typos, kinds)
+        return retvec_training.train(
+            config, tokenizer, self.eval_words, forms, self.workdir, self.profile
+        )
 
 
 if __name__ == '__main__':

@@ -34,7 +34,7 @@ from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.runs.functions import make_function_of_several
 
 if TYPE_CHECKING:
-    from bert_jax.runs.preparation.vocabulary import Text, TokenizerResult
+    from bert_jax.runs.vocabulary_training import Text, TokenizerResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class _OfText(TextOptions):
 
     def make_text(self) -> Text:
         """Return the text that words are counted in."""
-        from bert_jax.runs.preparation.vocabulary import Text
+        from bert_jax.runs.vocabulary_training import Text
 
         patterns = (self.input,) if isinstance(self.input, str) else self.input
         return Text(patterns, self.language_exponent, self.language_repeats, self.text)
@@ -113,7 +113,7 @@ class TrainVocab(_OfText, VocabularyOptions):
         """Train it, or find it done."""
         from etils import epath
 
-        from bert_jax.runs.preparation.vocabulary import train
+        from bert_jax.runs.vocabulary_training import train
 
         text = self.make_text()
         return _make(
@@ -154,7 +154,7 @@ class ExtendVocab(_OfText):
         """Extend it, or find it done."""
         from etils import epath
 
-        from bert_jax.runs.preparation.vocabulary import extend
+        from bert_jax.runs.vocabulary_training import extend
 
         text, names = self.make_text(), ('extend', 'new_words', 'min_frequency', 'markers')
         return _make(
@@ -193,7 +193,7 @@ class AddWords:
         """Add them, or find it done."""
         from etils import epath
 
-        from bert_jax.runs.preparation.vocabulary import extend
+        from bert_jax.runs.vocabulary_training import extend
 
         output = epath.Path(self.output)
         return _make(
@@ -223,7 +223,7 @@ class AddMarkers:
         """Add them, or find it done."""
         from etils import epath
 
-        from bert_jax.runs.preparation.vocabulary import extend
+        from bert_jax.runs.vocabulary_training import extend
 
         output = epath.Path(self.output)
         return _make(
@@ -245,7 +245,7 @@ def _make(
     """Make a tokenizer directory once, and note what it was made from."""
     from etils import epath
 
-    from bert_jax.runs.preparation.vocabulary import TokenizerResult, inputs_of
+    from bert_jax.runs.vocabulary_training import TokenizerResult, inputs_of
     from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
     if was_made(output, lambda: inputs_of(options, text)):

@@ -31,7 +31,7 @@ from bert_jax.input_pipeline.preprocess.deduplication import Kind, deduplicate
 from bert_jax.input_pipeline.preprocess.engines import BeamEngine, Engine, LocalEngine
 from bert_jax.input_pipeline.preprocess.job_directory import KeptResults
 from bert_jax.input_pipeline.preprocess.job_stages import Recipe
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.sorted_runs import Tokenised
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.records import fields

@@ -21,7 +21,7 @@ from bert_jax.input_pipeline.preprocess.language_mixture import (
     split_inputs,
     too_often,
 )
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.statistics import plural
 from bert_jax.input_pipeline.text import corpus, digest
 from bert_jax.input_pipeline.text.listing import refuse_inside

@@ -31,7 +31,7 @@ from bert_jax.input_pipeline.examples.packing import join, pack
 from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask, prediction_counts
 from bert_jax.input_pipeline.preprocess import sorted_runs
 from bert_jax.input_pipeline.preprocess.language_mixture import whole_passes
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.sorted_runs import Tokenised, key_range
 from bert_jax.input_pipeline.randomness import Stream, digest64, hashed, mix
 from bert_jax.input_pipeline.records import fields, shards

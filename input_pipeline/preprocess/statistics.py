@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.input_pipeline.preprocess.sorted_runs import Tokenised
 from bert_jax.input_pipeline.progress import split_in_words
 from bert_jax.input_pipeline.records.shards import Manifest

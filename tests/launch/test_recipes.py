@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from tests.helpers.processes import ROOT, ok
 
 NOTES = '#!/usr/bin/env bash\nprintf "%s\\n" "${0##*/}" "$@" >> commands\necho -- >> commands\n'

@@ -18,7 +18,7 @@ from bert_jax.costs import flops
 from bert_jax.inference import Predictor, export
 from bert_jax.inference.bert import MaskFiller
 from bert_jax.input_pipeline.preprocess.job import preprocess
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer import extension, vocabulary

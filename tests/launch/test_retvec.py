@@ -11,7 +11,7 @@ import pytest
 from bert_jax.configs import schema
 from bert_jax.configs.presets.eelbert_retvec import make_word_run
 from bert_jax.input_pipeline.preprocess.job import preprocess
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.text.typos import Typos
@@ -19,7 +19,7 @@ from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from bert_jax.input_pipeline.tokenizer.vocabulary import train as train_vocabulary
 from bert_jax.runs.finetuning import evaluation
-from bert_jax.runs.pretraining import held_out, words
+from bert_jax.runs.pretraining import held_out, retvec_training
 from bert_jax.train.checkpoint import load_params
 from tests.helpers import mood
 from tests.helpers.files import read_jsonl
@@ -93,7 +93,9 @@ def train_words(folder: pathlib.Path, name: str, steps: int) -> int:
         runtime=schema.RuntimeConfig(eval_every=24, log_every=12, checkpoint_every=24),
     )
     tokenizer = Tokenizer.load(folder / 'tokenizer')
-    return words.train(config, tokenizer, 0.2, words.Forms(), str(folder / name))
+    return retvec_training.train(
+        config, tokenizer, 0.2, retvec_training.Forms(), str(folder / name)
+    )
 
 
 def batches(folder: pathlib.Path, split: str) -> list[dict[str, np.ndarray]]:
@@ -126,7 +128,7 @@ def test_dynamic_masks_are_refused(folder):
 
 def test_forms_are_the_word_and_others_with_typos():
     """The same for a name; no more typos than a share of the characters, one at least."""
-    forms = words.Forms(count=3, share=0.25, kinds=('deletion',))
+    forms = retvec_training.Forms(count=3, share=0.25, kinds=('deletion',))
     first, second, third = forms.of('language', 7, 0)
     assert first == 'language' and forms.of('language', 7, 0)[1:] == [second, third]
     assert {8 - len(form) for n in range(30) for form in forms.of('language', n, 0)[1:]} == {1, 2}

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bert_jax.runs.sentences import evaluation
+from bert_jax.runs import vector_evaluation
 
 _REASON = 'PyTorch and sentence-transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)
@@ -66,7 +66,7 @@ def test_retrieval(tmp_path, seed):
         lines = (json.dumps({'_id': key, 'text': text}) + '\n' for key, text in texts.items())
         (tmp_path / f'{name}.jsonl').write_text(''.join(lines))
 
-    found = evaluation.evaluate_retrieval(model, str(tmp_path), 'dev', draws=0)['metrics']
+    found = vector_evaluation.evaluate_retrieval(model, str(tmp_path), 'dev', draws=0)['metrics']
     depths = [1, 3, 5, 10, 100]
     evaluator = evaluators.InformationRetrievalEvaluator(
         queries,
@@ -102,11 +102,11 @@ def test_pairs(tmp_path, seed, exact):
     )
 
     wanted = evaluators.BinaryClassificationEvaluator(a, b, labels.tolist(), write_csv=False)(model)
-    found = evaluation.evaluate_pairs(model, str(file), draws=0)
+    found = vector_evaluation.evaluate_pairs(model, str(file), draws=0)
     assert scores(found) == pytest.approx(wanted, abs=1e-12 if exact else 1e-6)
 
     wanted = evaluators.EmbeddingSimilarityEvaluator(a, b, values.tolist(), write_csv=False)(model)
-    found = evaluation.evaluate_similarity(model, str(file), draws=0)['metrics']
+    found = vector_evaluation.evaluate_similarity(model, str(file), draws=0)['metrics']
     assert {f'{name}_cosine': value for name, value in found.items()} == pytest.approx(
         wanted, abs=1e-12 if exact else 1e-6
     )
@@ -119,7 +119,7 @@ def test_translations():
     for a, b in list(zip(texts['en'], texts['de'], strict=True))[::2]:
         model.vectors[b] = model([a])[0]
     wanted = evaluators.TranslationEvaluator(texts['en'], texts['de'], write_csv=False)(model)
-    found = evaluation.evaluate_translations(model, texts, draws=0)['metrics']
+    found = vector_evaluation.evaluate_translations(model, texts, draws=0)['metrics']
     assert found == pytest.approx(
         {
             'en -> de': wanted['src2trg_accuracy'],

@@ -221,7 +221,7 @@ def name_texts(study: Study, corpus: Sequence[str]) -> dict[str, list[str]]:
 
 def check_names(plan: Plan) -> None:
     """Raise UserError for an option or a folder of a name that there is not."""
-    from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+    from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
     from bert_jax.input_pipeline.text.lines import TextOptions
     from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 

@@ -1,7 +1,7 @@
 """The network of a run of bert-pretrain retvec, as an encoder begins with it.
 
 Owns how such a workdir is told from others, and its weights put into a model. How it is trained is
-bert_jax/runs/pretraining/words.py's.
+bert_jax/runs/pretraining/retvec_training.py's.
 """
 
 from __future__ import annotations

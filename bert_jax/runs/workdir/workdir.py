@@ -11,7 +11,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   starts.json, guessing.json  notes.py there: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ has the answers
   chosen.json                options of the task that were chosen on the scored split
-  noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/robustness)
+  noise/SPLIT-KINDS.json     scores with typos, and their picture (bert_jax/runs/noise.py)
   features/, profile/        what is slow to make, and what was asked for
 
 A sweep's folder is none: it has workdirs in runs/ and their table in sweep.json, as

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.preprocess.job import preprocess
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.input_pipeline.records import fields, shards
 from tests.helpers.shards import split_frames
 from tests.helpers.vocabularies import SPECIAL, write_vocabulary

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from bert_jax.input_pipeline.preprocess import job_plan
-from bert_jax.input_pipeline.preprocess.options import PreprocessOptions
+from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from tests.helpers.jobs import PLAIN, run, write_text
 from tests.helpers.refusals import refused
 

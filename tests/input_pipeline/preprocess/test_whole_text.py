@@ -15,7 +15,7 @@ from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.tokenizer import normalizer, vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
-from bert_jax.runs.preparation import vocabulary as preparation
+from bert_jax.runs import vocabulary_training as preparation
 from tests.helpers import tokenizer_folders
 from tests.helpers.jobs import killed_at, read, run
 from tests.helpers.refusals import refused

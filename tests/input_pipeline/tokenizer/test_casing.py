@@ -10,7 +10,7 @@ from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 from bert_jax.input_pipeline.vocabulary_options import refuse_other_case
-from bert_jax.runs.preparation import vocabulary as preparation
+from bert_jax.runs import vocabulary_training as preparation
 from tests.helpers.refusals import refused
 
 TEXTS = {

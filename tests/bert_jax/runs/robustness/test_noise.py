@@ -10,7 +10,7 @@ from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample
 from bert_jax.input_pipeline.text.typos import Typos
-from bert_jax.runs.robustness.noise import parse, with_typos
+from bert_jax.runs.noise import parse, with_typos
 from tests.helpers.refusals import refused
 
 EVERY = Typos(1.0, 0, ('leet',))

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.conversion import huggingface
 from bert_jax.inference import Bert
-from bert_jax.runs.sentences import evaluation
+from bert_jax.runs import vector_evaluation
 from tests.helpers import tiny_models
 from tests.helpers.commands import in_process  # noqa: F401
 from tests.helpers.files import read_json, write_jsonl, write_lines
@@ -46,7 +46,7 @@ def test_retrieval(tmp_path, qrels, compare, reciprocal):
         asked.append((sorted(texts), prompt))
         return np.array([VECTORS[text] for text in texts], np.float32)
 
-    found = evaluation.evaluate_retrieval(
+    found = vector_evaluation.evaluate_retrieval(
         embedder, folder(tmp_path, qrels), compare=compare, draws=50
     )
     assert found['metrics']['mrr@10'] == pytest.approx(reciprocal)

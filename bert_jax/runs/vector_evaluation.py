@@ -1,6 +1,6 @@
 """Vectors of texts, scored: retrieval, similarity (STS), pairs that match, translations.
 
-  from bert_jax.runs.sentences.evaluation import evaluate_retrieval
+  from bert_jax.runs.vector_evaluation import evaluate_retrieval
 
   embedder = lambda texts, prompt: bert.embed(texts, prompt=prompt)
   evaluate_retrieval(embedder, 'scifact')['metrics']['ndcg@10']

@@ -1,1 +1,0 @@
-"""What comes before a run and is made once: a vocabulary, records of another program."""

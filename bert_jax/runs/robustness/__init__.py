@@ -1,1 +1,0 @@
-"""How scores hold where text is not as it was in training."""

@@ -1,1 +1,0 @@
-"""What vectors of whole texts are worth: retrieval, similarity, pairs, translations."""
