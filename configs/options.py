@@ -39,7 +39,7 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from bert_jax.configs.errors import UserError
 
@@ -53,6 +53,7 @@ FROM_0 = '[0, 1e37]'
 RATE = '[0, 1)'
 SHARE = '(0, 1]'
 
+T = TypeVar('T')
 _KEY = 'option'  # of a field's metadata
 NO_VALUE: Any = object()  # in place of a value, for None is one
 
@@ -98,9 +99,9 @@ class Described(NamedTuple):
     option: Option | None
 
     @property
-    def has_default(self) -> bool:
-        """Tell whether the field may be left out; of one with a factory, `default` is MISSING."""
-        return self.default is not dataclasses.MISSING
+    def is_required(self) -> bool:
+        """Tell whether the field may not be left out, for it has no default."""
+        return self.default is dataclasses.MISSING
 
 
 def option(default: Any, help: str = '', **described: Any) -> Any:
@@ -161,7 +162,8 @@ def command_options(action: type) -> dict[str, Described]:
     Args:
       action: the dataclass of what the command does (bert_jax/cli/flags.py).
     """
-    fields = {field.name: field for field in described(action) if _is_given(action, field.name)}
+    given = {field.name for field in dataclasses.fields(action) if field.init}
+    fields = {field.name: field for field in described(action) if field.name in given}
     options: dict[str, Described] = {}
     for cls in action.__mro__:
         texts = read_attributes(cls)
@@ -173,8 +175,16 @@ def command_options(action: type) -> dict[str, Described]:
     return options
 
 
-def _is_given(action: Any, name: str) -> bool:
-    return next(field for field in dataclasses.fields(action) if field.name == name).init
+def select_options(options: Any, cls: type[T], **changed: Any) -> T:
+    """Return the options of class `cls` alone, of a command that has others too.
+
+    Args:
+      options: the command's, which have all fields of `cls`.
+      cls: the dataclass of the options that are wanted.
+      **changed: values in place of the command's.
+    """
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return cls(**values | changed)
 
 
 def inside(number: float, interval: str) -> bool:

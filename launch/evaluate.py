@@ -194,32 +194,52 @@ class EvaluateSuite:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Vectors(TrainedModel):
+class _WithIntervals:
+    """Options of scores that have intervals.
+
+    Attributes:
+      bootstrap: draws for the 95 % intervals; 0: no intervals.
+      bootstrap_seed: seed of the draws.
+      output: a JSON file that gets the scores too.
+    """
+
+    bootstrap: int = option(1000, bounds=(0, None))
+    bootstrap_seed: int = option(0, within='[0, 4294967295]')
+    output: str | None = None
+
+    def check_output(self) -> None:
+        """Raise UserError where the file cannot be written."""
+        if self.output:
+            app.check_output_file('output', self.output)
+
+    def write_output(self, report: Mapping[str, Any]) -> None:
+        """Write the scores, where a file is named."""
+        from etils import epath
+
+        from bert_jax.configs.files.store import write_note
+
+        if self.output:
+            write_note(epath.Path(self.output), report, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Vectors(TrainedModel, _WithIntervals):
     """Options of what is scored by the vectors of a model.
 
     Attributes:
       pool: how the vectors of a text's pieces become one; default: the model's own, or mean.
       truncate_dim: how many of their first numbers; default: the model's own, or all.
       max_seq_length: word pieces of the longest row; default: the model's own.
-      bootstrap: draws for the 95 % intervals; 0: no intervals.
-      bootstrap_seed: seed of the draws.
-      output: a JSON file that gets the scores too.
     """
 
     pool: Pooling | None = None
     truncate_dim: int | None = None
     max_seq_length: int | None = None
-    bootstrap: int = option(1000, bounds=(0, None))
-    bootstrap_seed: int = option(0, within='[0, 4294967295]')
-    output: str | None = None
 
     def __call__(self) -> EvaluateResult:
         """Return the scores, and write them into the workdir of the model."""
-        if self.output:
-            app.check_output_file('output', self.output)
+        self.check_output()
         self.read_options()
-
-        from etils import epath
 
         from bert_jax.configs.files.store import write_note
         from bert_jax.configs.model.sentence import SentenceConfig
@@ -247,8 +267,7 @@ class _Vectors(TrainedModel):
         if self.workdir:
             name = f'{report["task"]}-{self.name_data()}'
             write_note(Workdir(self.workdir).result(name), report, 2)
-        if self.output:
-            write_note(epath.Path(self.output), report, 2)
+        self.write_output(report)
         return EvaluateResult(self.workdir or '', report)
 
     def read_options(self) -> None:
@@ -292,41 +311,30 @@ class EvaluateRetrieval(_Vectors):
         return f'{_name_file(self.retrieval)}-{self.split}'
 
 
-@dataclass(frozen=True)
-class EvaluateRanking:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRanking(_WithIntervals):
     """Score anyone's ranking, without any model.
 
     Attributes:
       predictions: a run of six columns, as trec_eval reads it.
       retrieval: a folder with queries.jsonl and qrels/SPLIT.tsv (BEIR).
       split: the split to score.
-      bootstrap: draws for the 95 % intervals; 0: no intervals.
-      bootstrap_seed: seed of the draws.
-      output: a JSON file that gets the scores too.
     """
 
     predictions: str
     retrieval: str
     split: str = 'test'
-    bootstrap: int = option(1000, bounds=(0, None))
-    bootstrap_seed: int = option(0, within='[0, 4294967295]')
-    output: str | None = None
 
     def __call__(self) -> EvaluateResult:
         """Return the scores of its documents."""
-        if self.output:
-            app.check_output_file('output', self.output)
-        from etils import epath
-
-        from bert_jax.configs.files.store import write_note
+        self.check_output()
         from bert_jax.runs import vector_evaluation
         from bert_jax.runs.workdir.results import EvaluateResult
 
         report = vector_evaluation.evaluate_run(
             self.predictions, self.retrieval, self.split, self.bootstrap, self.bootstrap_seed
         )
-        if self.output:
-            write_note(epath.Path(self.output), report, 2)
+        self.write_output(report)
         return EvaluateResult('', report)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast, get_args
 
 from bert_jax.cli import app
-from bert_jax.cli.common_flags import TrackFlag
+from bert_jax.cli.common_flags import TrainingFlags
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
 from bert_jax.configs.overrides import Point
@@ -29,7 +29,7 @@ _ALL = ('finetune', *get_args(FeatureSet))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareFeatures(TrackFlag):
+class CompareFeatures(TrainingFlags):
     """Compare fine-tuning with the feature-based approach on a tagging task.
 
     Attributes:
@@ -43,8 +43,6 @@ class CompareFeatures(TrackFlag):
       settings: changes one setting of all runs, as in --set train_examples=3000.
       set_finetune: of fine-tuning alone, as in --set_finetune optimizer.peak_lr=3e-5.
       set_bilstm: of the BiLSTM alone, as in --set_bilstm lstm_width=256.
-      deterministic: on a GPU: only operations that give the same bits each time, so that a
-        resumed run does too (slower).
       profile: trace so many steps of each run, after its first ten, into its folder, under
         profile.
     """
@@ -60,7 +58,6 @@ class CompareFeatures(TrackFlag):
     settings: tuple[str, ...] = option((), flag='set', settings=FinetuneConfig)
     set_finetune: tuple[str, ...] = ()
     set_bilstm: tuple[str, ...] = ()
-    deterministic: bool = False
     profile: int = option(0, bounds=(0, None))
 
     def __call__(self) -> None:

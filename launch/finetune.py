@@ -76,8 +76,6 @@ class Finetune(FinetuneFlags):
       sweep: settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or
         "glue;seed=0,1,2" (grids: glue, appendix, miniatures, methods).
       print_map: print every name in --init_from and the array here that it holds.
-      deterministic: on a GPU: only operations that give the same bits each time, so that a resumed
-        run does too (slower).
       profile: trace so many steps of each run, after its first ten, into its folder, under profile.
 
     Raises:
@@ -100,7 +98,6 @@ class Finetune(FinetuneFlags):
     recipe: RecipeName = 'paper'
     sweep: str = ''
     print_map: bool = False
-    deterministic: bool = False
     profile: int = option(0, bounds=(0, None))
 
     def __call__(self) -> FinetuneResult:

@@ -12,11 +12,11 @@ the same bytes for any number of workers and on Apache Beam (docs/preprocessing.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from bert_jax.cli import app
+from bert_jax.configs.options import select_options
 from bert_jax.input_pipeline.preprocess.preprocess_options import PreprocessOptions
 from bert_jax.runs.functions import make_function
 
@@ -42,8 +42,7 @@ class Preprocess(PreprocessOptions):
         from bert_jax.input_pipeline.preprocess.job import preprocess
 
         # By its own class, which the workers of any engine can import.
-        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return preprocess(PreprocessOptions(**options))
+        return preprocess(select_options(self, PreprocessOptions))
 
 
 preprocess = make_function(Preprocess)

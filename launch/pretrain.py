@@ -59,8 +59,6 @@ class Pretrain(CommonFlags):
       process_id: which of them this is, from 0, with --coordinator.
       arrival_timeout_s: seconds within which all processes must have started.
       heartbeat_s: seconds without a sign after which a process counts as dead.
-      deterministic: on a GPU: only operations that give the same bits each time, so that a resumed
-        run does too (slower).
       dry_run: compile one step of each phase, print its sizes and end; nothing is written.
       profile: trace so many steps of each phase, after its first ten, into WORKDIR/profile.
 
@@ -84,7 +82,6 @@ class Pretrain(CommonFlags):
     process_id: int | None = option(None, bounds=(0, None))
     arrival_timeout_s: int = option(300, bounds=(1, None))
     heartbeat_s: int = option(100, bounds=(1, None))
-    deterministic: bool = False
     dry_run: bool = False
     profile: int = option(0, bounds=(0, None))
 

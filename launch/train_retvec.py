@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from bert_jax.cli import app
-from bert_jax.cli.common_flags import TrackFlag
+from bert_jax.cli.common_flags import TrainingFlags
 from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import check_intervals, option
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRetvec(TrackFlag):
+class TrainRetvec(TrainingFlags):
     """Train the network that makes a vector of a word's characters (RETVec).
 
     Attributes:
@@ -42,8 +42,6 @@ class TrainRetvec(TrackFlag):
       typos: most typos of a form, as a share of the word's characters; one at least.
       kinds: of insertion, deletion, swap, keyboard, homoglyph and leet; default: all of them.
       eval_words: share of the words that is held out, to measure on.
-      deterministic: on a GPU: only operations that give the same bits each time, so that a
-        resumed run does too (slower).
       profile: trace so many steps, after the first ten, into WORKDIR/profile.
     """
 
@@ -57,7 +55,6 @@ class TrainRetvec(TrackFlag):
     eval_words: float = option(0.01, within='[0, 0.5]')
     config: str | None = None
     settings: tuple[str, ...] = option((), flag='set', settings=PretrainConfig)
-    deterministic: bool = False
     profile: int = option(0, bounds=(0, None))
 
     def __post_init__(self) -> None:

@@ -28,13 +28,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bert_jax.cli import app
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import check_intervals, option, required
+from bert_jax.configs.options import check_intervals, option, required, select_options
 from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.runs.functions import make_function_of_several
 
 if TYPE_CHECKING:
     from bert_jax.runs.vocabulary_training import Text, TokenizerResult
+
+_AFTER_INTERRUPT = 'nothing was written; the same command begins anew'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ class TrainVocab(_OfText, VocabularyOptions):
       output: tokenizer directory to make.
     """
 
-    after_interrupt: ClassVar[str] = 'nothing was written; the same command begins anew'
+    after_interrupt: ClassVar[str] = _AFTER_INTERRUPT
 
     output: str
     language: str = ''
@@ -106,8 +108,7 @@ class TrainVocab(_OfText, VocabularyOptions):
     @property
     def vocabulary(self) -> VocabularyOptions:
         """Return the options of the vocabulary alone."""
-        names = [each.name for each in dataclasses.fields(VocabularyOptions)]
-        return VocabularyOptions(**{name: getattr(self, name) for name in names})
+        return select_options(self, VocabularyOptions)
 
     def __call__(self) -> TokenizerResult:
         """Train it, or find it done."""
@@ -125,25 +126,56 @@ class TrainVocab(_OfText, VocabularyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtendVocab(_OfText):
-    """Add the words of a text that save most pieces to the vocabulary of a model.
+class _Extension:
+    """Options of whatever adds entries to the vocabulary of a model.
 
     Attributes:
-      extend: tokenizer directory of a model, WordPiece, to add words to.
+      extend: tokenizer directory of a model, to add words (WordPiece) or markers to.
       output: tokenizer directory to make.
-      new_words: how many words of --input to add.
-      min_frequency: do not add words seen less often.
       markers: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in text
         as it stands.
     """
 
-    after_interrupt: ClassVar[str] = 'nothing was written; the same command begins anew'
+    after_interrupt: ClassVar[str] = _AFTER_INTERRUPT
 
     extend: str
     output: str
+    markers: tuple[str, ...] = option((), commas=True)
+
+    def extend_once(self, text: Text | None = None, **words: Any) -> TokenizerResult:
+        """Extend the vocabulary, or find it done.
+
+        Args:
+          text: in which words are looked for; None: in no text.
+          **words: which words are added, as `vocabulary_training.extend` takes them.
+        """
+        from etils import epath
+
+        from bert_jax.runs.vocabulary_training import extend
+
+        made_from = {'extend': self.extend, 'markers': self.markers, **words}
+        if isinstance(self, _OfText):
+            made_from |= _describe_mixture(self)
+        output = epath.Path(self.output)
+        return _make(
+            self.output,
+            made_from,
+            text,
+            lambda: extend(self.extend, output, self.markers, text, **words),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendVocab(_Extension, _OfText):
+    """Add the words of a text that save most pieces to the vocabulary of a model.
+
+    Attributes:
+      new_words: how many words of --input to add.
+      min_frequency: do not add words seen less often.
+    """
+
     new_words: int = option(1000, bounds=(1, None))
     min_frequency: int = option(2, within='[1, 2147483647]')
-    markers: tuple[str, ...] = option((), commas=True)
     language: str = field(default='', init=False)
 
     def __post_init__(self) -> None:
@@ -152,86 +184,35 @@ class ExtendVocab(_OfText):
 
     def __call__(self) -> TokenizerResult:
         """Extend it, or find it done."""
-        from etils import epath
-
-        from bert_jax.runs.vocabulary_training import extend
-
-        text, names = self.make_text(), ('extend', 'new_words', 'min_frequency', 'markers')
-        return _make(
-            self.output,
-            {name: getattr(self, name) for name in names} | _describe_mixture(self),
-            text,
-            lambda: extend(
-                self.extend,
-                epath.Path(self.output),
-                self.markers,
-                text,
-                self.new_words,
-                self.min_frequency,
-            ),
+        return self.extend_once(
+            self.make_text(), new_words=self.new_words, min_frequency=self.min_frequency
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddWords:
+class AddWords(_Extension):
     """Add the words of a list to the vocabulary of a model.
 
     Attributes:
-      extend: tokenizer directory of a model, WordPiece, to add words to.
-      output: tokenizer directory to make.
       words: a file of words to add, one a line, in place of --input.
-      markers: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in text
-        as it stands.
     """
 
-    extend: str
-    output: str
     words: str
-    markers: tuple[str, ...] = option((), commas=True)
 
     def __call__(self) -> TokenizerResult:
         """Add them, or find it done."""
-        from etils import epath
-
-        from bert_jax.runs.vocabulary_training import extend
-
-        output = epath.Path(self.output)
-        return _make(
-            self.output,
-            dataclasses.asdict(self),
-            None,
-            lambda: extend(self.extend, output, self.markers, words=self.words),
-        )
+        return self.extend_once(words=self.words)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddMarkers:
-    """Add tokens that mark places in a text to the vocabulary of a model.
+class AddMarkers(_Extension):
+    """Add tokens that mark places in a text to the vocabulary of a model."""
 
-    Attributes:
-      extend: tokenizer directory of a model, to add tokens to.
-      output: tokenizer directory to make.
-      markers: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in text
-        as it stands.
-    """
-
-    extend: str
-    output: str
     markers: tuple[str, ...] = required(commas=True)
 
     def __call__(self) -> TokenizerResult:
         """Add them, or find it done."""
-        from etils import epath
-
-        from bert_jax.runs.vocabulary_training import extend
-
-        output = epath.Path(self.output)
-        return _make(
-            self.output,
-            dataclasses.asdict(self),
-            None,
-            lambda: extend(self.extend, output, self.markers),
-        )
+        return self.extend_once()
 
 
 def _describe_mixture(options: _OfText) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bert_jax.cli import app
-from bert_jax.cli.common_flags import TrackFlag
+from bert_jax.cli.common_flags import TrainingFlags
 from bert_jax.configs import load, schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
@@ -25,7 +25,7 @@ from bert_jax.mesh import before_jax
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfer(TrackFlag):
+class Transfer(TrainingFlags):
     """Fine-tune on one or several languages and score on all.
 
     Attributes:
@@ -41,8 +41,6 @@ class Transfer(TrackFlag):
         or name, or a Google checkpoint.
       workdir: folder of the matrix and of all its runs.
       seeds: a run of each row for each of them.
-      deterministic: on a GPU: only operations that give the same bits each time, so that a
-        resumed run does too (slower).
     """
 
     after_interrupt: ClassVar[str] = 'the same command goes on from here'
@@ -56,7 +54,6 @@ class Transfer(TrackFlag):
     seeds: tuple[int, ...] = option((0,), commas=True)
     config: str | None = None
     settings: tuple[str, ...] = option((), flag='set', settings=schema.FinetuneConfig)
-    deterministic: bool = False
 
     def __call__(self) -> None:
         """Run what is left to run; a signal ends it with 128 + its number, saved."""

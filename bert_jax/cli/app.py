@@ -429,7 +429,7 @@ def _describe_option(name: str, field: Described) -> str:
     if choices:
         text = f'<{"|".join(choices)}>: {text}'
     # A value that says nothing (none, empty) is left out.
-    if flags.is_required(field):
+    if field.is_required:
         text += ' (required)'
     elif field.default not in (None, (), ''):
         text += f' (default: {_write_value(field.default)})'

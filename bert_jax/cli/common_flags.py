@@ -23,15 +23,18 @@ _GROWTH = 'batch_warmup_steps'  # of a phase
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrackFlag:
-    """The flag of whatever trains.
+class TrainingFlags:
+    """The flags of whatever trains.
 
     Attributes:
       track: where metrics go besides the workdir, as --set runtime.track; tensorboard: no further.
         Default: as the configuration says.
+      deterministic: on a GPU: only operations that give the same bits each time, so that a resumed
+        run does too (slower).
     """
 
     track: Tracker | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         check_tracker(self.track)
@@ -42,7 +45,7 @@ class TrackFlag:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonFlags(TrackFlag):
+class CommonFlags(TrainingFlags):
     """The flags that both training commands have; None: as the configuration says.
 
     Attributes:

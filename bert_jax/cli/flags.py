@@ -124,11 +124,6 @@ def _describe(field: Described) -> Option:
     return field.option
 
 
-def is_required(field: Described) -> bool:
-    """Tell whether an option must be given."""
-    return not field.has_default
-
-
 def _is_present(name: str) -> bool:
     return name in flags.FLAGS and bool(flags.FLAGS[name].present)
 
@@ -148,7 +143,7 @@ def _takes(action: type, name: str, value: Any) -> bool:
 
 def _find_missing(action: type, given: Mapping[str, Any]) -> list[str]:
     options = command_options(action)
-    missing = [name for name in options if is_required(options[name]) and name not in given]
+    missing = [name for name in options if options[name].is_required and name not in given]
     return [_describe(options[name]).words or _show(name, options[name]) for name in missing]
 
 

@@ -5,11 +5,11 @@ Flags are made from here (bert_jax/cli/flags.py), so nothing heavy is imported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import option
+from bert_jax.configs.options import option, select_options
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RecordFile:
     @property
     def file(self) -> RecordFile:
         """Return these options alone, of a command that has others too."""
-        return RecordFile(**{each.name: getattr(self, each.name) for each in fields(RecordFile)})
+        return select_options(self, RecordFile)
 
     @property
     def skips(self) -> bool:

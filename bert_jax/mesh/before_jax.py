@@ -22,10 +22,6 @@ import re
 import subprocess
 import sys
 
-DETERMINISTIC_HELP = (
-    'on a GPU: only operations that give the same bits each time, so that a resumed run does too'
-    ' (slower)'
-)
 # The first also keeps XLA from choosing kernels by their time; it implied the second when this was
 # written.
 _DETERMINISTIC = (

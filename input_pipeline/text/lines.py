@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import check_intervals, option
+from bert_jax.configs.options import check_intervals, option, select_options
 from bert_jax.input_pipeline.text.wrapping import Line, Widths, join_broken_lines
 
 # A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
@@ -82,8 +82,7 @@ class TextOptions:
     @property
     def text(self) -> TextOptions:
         """Return these options alone, of a command that has others too."""
-        options = {field.name: getattr(self, field.name) for field in fields(TextOptions)}
-        return TextOptions(**options | {'language': self.language or TextOptions.language})
+        return select_options(self, TextOptions, language=self.language or TextOptions.language)
 
     def described(self) -> dict[str, Any]:
         """Return the options by name, as a manifest keeps them.
