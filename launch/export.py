@@ -65,18 +65,20 @@ class _Export(TrainedModel):
           **program: of a program, how it is written.
         """
         app.check_output('output', self.output)
+        from etils import epath
+
+        from bert_jax.configs.files.store import note_inputs, was_made
         from bert_jax.inference.export import export
         from bert_jax.inference.serving_folder import ProgramSettings
         from bert_jax.runs.sources.source import read_source
-        from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
         # Given again it is done: of the model its weights count, and not where they lie.
         made_from = dataclasses.asdict(self) | {'format': format}
         for name in ('workdir', 'init_from', 'output', 'print_map'):
             del made_from[name]
-        if was_made(
-            self.output, lambda: made_from | {'model': read_source(self.where).fingerprint()}
-        ):
+        folder = epath.Path(self.output)
+        if was_made(folder, lambda: made_from | {'model': read_source(self.where).fingerprint()}):
+            print(f'{self.output}: this is done already')
             return
         exported = export(
             self.where,
@@ -90,7 +92,7 @@ class _Export(TrainedModel):
             self.language,
             self.license,
         )
-        note_inputs(self.output, made_from | {'model': exported.model})
+        note_inputs(folder, made_from | {'model': exported.model})
         print(f'{self.output}: {exported.architecture}')
 
 

@@ -75,17 +75,22 @@ def _make(
 ) -> None:
     """Write a workdir once, note the weights that it was made from, and print what it is."""
     app.check_output('output', output)
+    from etils import epath
+
+    from bert_jax.configs.files.store import note_inputs, was_made
     from bert_jax.runs.sources.source import read_source
-    from bert_jax.runs.workdir.resumable import note_inputs, was_made
+
+    folder = epath.Path(output)
 
     def made_from() -> dict[str, Any]:
         prints = [read_source(name).fingerprint() for name in sources]
         return {'average': steps, 'model': prints}
 
-    if was_made(output, made_from):
+    if was_made(folder, made_from):
+        print(f'{output}: this is done already')
         return
     message = write()
-    note_inputs(output, made_from())
+    note_inputs(folder, made_from())
     print(message)
 
 

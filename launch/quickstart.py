@@ -32,7 +32,7 @@ class Quickstart(QuickstartOptions):
         from bert_jax.input_pipeline.text.listing import refuse_inside
         from bert_jax.reports.quickstart.score_table import report
         from bert_jax.reports.quickstart.stages import Stages
-        from bert_jax.runs.workdir.folder import lock
+        from bert_jax.runs.workdir.workdir import Workdir
 
         # What can be refused, before the first of many minutes.
         if '://' in self.workdir:
@@ -41,7 +41,7 @@ class Quickstart(QuickstartOptions):
         refuse_inside('workdir', self.workdir, self.corpus, made)
 
         # One process at a time: two would write the same stages.
-        with lock(self.workdir):
+        with Workdir(self.workdir).lock():
             store = Store(self.workdir, logging.info)
             Stages(self, store).make_all()
             source = ', '.join(self.corpus) or 'the docstrings of what bert_jax needs'

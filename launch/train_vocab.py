@@ -226,21 +226,18 @@ def _make(
     """Make a tokenizer directory once, and note what it was made from."""
     from etils import epath
 
+    from bert_jax.configs.files.store import note_inputs, was_made
     from bert_jax.runs.vocabulary_training import TokenizerResult, inputs_of
-    from bert_jax.runs.workdir.resumable import note_inputs, was_made
 
-    if was_made(output, lambda: inputs_of(options, text)):
-        return TokenizerResult(output, [])
     # Everything that can be refused, before hours of reading.
     folder = epath.Path(output)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(
-            f'--output={output}: exists and is not an empty folder: remove it, or name another'
-        )
+    if was_made(folder, lambda: inputs_of(options, text)):
+        print(f'{output}: this is done already')
+        return TokenizerResult(output, [])
     app.check_output('output', output)
     inputs = inputs_of(options, text)  # before: what changes meanwhile is not what was read
     lines = make()
-    note_inputs(output, inputs)
+    note_inputs(folder, inputs)
     return TokenizerResult(output, lines)
 
 

@@ -15,6 +15,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import new_folder
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import (
@@ -33,7 +34,6 @@ from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
-from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 Format = Literal['huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo']
@@ -172,7 +172,7 @@ def write(
     # Other programs give a tagger's words to its tokenizer as they are, or the text as a whole.
     if model.architecture in CLASSES and model.row.of_words:
         tokenizer = tokenizer.for_words
-    with new_folder(output) as folder:
+    with new_folder(epath.Path(output)) as folder:
         try:
             if format in ('huggingface', 'sentence_transformers'):
                 reading, left_out = _write_huggingface(model, tokenizer, format, folder)

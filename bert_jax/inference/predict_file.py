@@ -17,6 +17,7 @@ from absl import logging
 
 from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.store import growing, was_made
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text.record_files import (
@@ -27,7 +28,6 @@ from bert_jax.input_pipeline.text.record_files import (
     pass_over,
 )
 from bert_jax.runs.sources.source import Source
-from bert_jax.runs.workdir.resumable import growing, was_finished
 
 # Records of a file, with the numbers of their lines.
 Records = Iterable[tuple[int, dict[str, Any] | BadRecord]]
@@ -90,7 +90,7 @@ def write_resumably(
         'shard': list(shard),
         'settings': list(settings),
     }
-    if was_finished(output, identity):
+    if was_made(Path(output), lambda: identity):
         logging.info('%s is done already', output)
         made = read_object(Path(f'{output}.json'))
         return FileResult(made['records'], made['bad_records'], True)
@@ -101,6 +101,8 @@ def write_resumably(
         growing(output, identity, names) as files,
     ):
         # Records that are in the files already are passed over.
+        if files.records:
+            logging.info(f'{files.folder}: goes on after {files.records} records')
         for count, contents, bad in parts(reader.part(shard, files.records), files.records):
             files.append(count, contents, bad)
             progress.update(reader.position)

@@ -7,7 +7,6 @@ on storage that is not local (gs://), of a kind with the same methods (etils.epa
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import os
 import re
@@ -17,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal, TypeVar, cast
 
-from bert_jax.configs.errors import is_disk_full
+from bert_jax.configs.errors import UserError, is_disk_full
+from bert_jax.configs.files.lock import take_lock
 
 Folder = TypeVar('Folder', bound=os.PathLike[str])
 
@@ -72,48 +72,52 @@ def atomic_folder(path: Folder) -> Iterator[Folder]:
     """
     target = cast(Path, path)
     temporary = _beside(target)
-    if not _remote(path):
-        _remove_abandoned(target)
-    temporary.mkdir(parents=True)
-    lock = None if _remote(path) else _try_lock(temporary)
-    try:
-        yield cast(Folder, temporary)
-        if not _remote(path):  # to outlast a loss of power, before the name says that it is whole
-            for file in Path(temporary).rglob('*'):
-                if file.is_file():
-                    with file.open('rb') as written:
-                        os.fsync(written.fileno())
-        # rename replaces an empty folder on some systems and not on others: it goes first.
-        if target.is_dir():
-            target.rmdir()
-        temporary.rename(target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    finally:
-        if lock is not None:
-            os.close(lock)
+    with contextlib.ExitStack() as stack:
+        if not _remote(path):
+            _remove_abandoned(target)
+        temporary.mkdir(parents=True)
+        if not _remote(path):
+            with contextlib.suppress(OSError):  # a file system that knows no locks
+                stack.enter_context(take_lock(Path(temporary)))
+        try:
+            yield cast(Folder, temporary)
+            if not _remote(path):  # to outlast a loss of power, before the name says it is whole
+                for file in Path(temporary).rglob('*'):
+                    if file.is_file():
+                        with file.open('rb') as written:
+                            os.fsync(written.fileno())
+            # rename replaces an empty folder on some systems and not on others: it goes first.
+            if target.is_dir():
+                target.rmdir()
+            temporary.rename(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def new_folder(path: Folder, flag: str = '--output') -> Iterator[Folder]:
+    """Return a folder to fill, as `atomic_folder`, whose name is free.
+
+    Raises:
+      UserError: something is there; the line names `flag`.
+    """
+    # An empty folder is taken: some tools make one beforehand.
+    target = cast(Path, path)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f'{flag}={path} is there and not empty: name another folder')
+    with atomic_folder(path) as folder:
+        yield folder
 
 
 def _remove_abandoned(target: Path) -> None:
     """Remove the temporary folders of `target` that no process fills any more."""
     for left in Path(target.parent).glob(f'.{glob.escape(target.name)}.*.tmp'):
         has_our_name = re.fullmatch('[0-9a-f]{12}', left.name.split('.')[-2])
-        lock = _try_lock(left) if has_our_name and left.is_dir() else None
-        if lock is not None:
-            shutil.rmtree(left, ignore_errors=True)
-            os.close(lock)
-
-
-def _try_lock(folder: Path) -> int | None:
-    """Return an open lock on a folder, which ends with its process; None where it is taken."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # another process has it, or the file system knows no locks
-        os.close(descriptor)
-        return None
-    return descriptor
+        if has_our_name and left.is_dir():
+            with contextlib.suppress(OSError), take_lock(left) as lock:
+                if lock is not None:
+                    shutil.rmtree(left, ignore_errors=True)
 
 
 def _remote(path: os.PathLike[str]) -> bool:

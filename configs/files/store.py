@@ -1,25 +1,30 @@
-"""Results in a folder, each made once from the same inputs, and gone on with after a stop.
+"""Results made once from the same inputs, and gone on with after a stop.
 
-Owns the note of a result: what it is made from, whether it is whole, what it took; and the lock
-that one process at a time has. It must not know how a result is made. Standard library only.
+Owns the note of a result, which says what it is made from and how far it is whole. Three kinds have
+one: a file or a folder that is written at once (`was_made`), files that grow record by record
+(`growing`), and the folders of a `Store`. It must not know how a result is made. Standard library
+only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.lock import lock_folder
+
+_PROGRESS = 'progress.json'  # the note of files that grow, beside them
+_MADE_FROM = '.made_from.json'  # the note of a folder that is written at once, in it
 
 
 def digest(inputs: Any) -> str:
@@ -48,23 +53,38 @@ def write_note(path: Path, note: Mapping[str, Any], indent: int | None = None) -
     atomic_write(path, json.dumps(note, indent=indent) + '\n')
 
 
-@contextlib.contextmanager
-def take_lock(path: Path) -> Iterator[int | None]:
-    """Take the lock `path`, and give its file descriptor, or None where another process has it.
+def was_made(output: os.PathLike[str], inputs: Callable[[], Mapping[str, Any]]) -> bool:
+    """Tell whether a file or a folder is there already, made from equal inputs.
 
-    It is free when all processes that hold the descriptor have ended. That is why it is no
-    filelock: that library keeps the descriptor from the commands that are started.
+    Args:
+      output: where it is, as pathlib or etils.epath has it. Its note is in it, or in OUTPUT.json.
+      inputs: gives what it is made from, as JSON values; called only where there is a note.
+
+    Raises:
+      UserError: it was made from other inputs, which the line names, or by another program.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield None
+    path = cast(Path, output)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return False
+    if path.is_dir() and (path / _MADE_FROM).exists():
+        before = read_object(path / _MADE_FROM)
     else:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        before = None
+        with contextlib.suppress(UserError):  # another program's
+            before = (read_note(Path(f'{path}.json')) or {}).get('identity')
+
+    why = 'and nothing says that it was made from these inputs'
+    if isinstance(before, dict):
+        names = list_changes(before, inputs())
+        if not names:
+            return True
+        why = f'made from other inputs (other {", ".join(names)})'
+    raise UserError(f'--output={path} is there already, {why}: name another, or remove it')
+
+
+def note_inputs(output: os.PathLike[str], inputs: Mapping[str, Any]) -> None:
+    """Note in the folder `output` what it was made from, for `was_made`."""
+    write_note(cast(Path, output) / _MADE_FROM, inputs, 1)
 
 
 class Result(NamedTuple):
@@ -160,3 +180,132 @@ class Store:
         self._say(f'{name}: done in {facts["seconds"]:.0f} s')
         self.results[name] = Result(folder, key, facts['seconds'])
         return self.results[name]
+
+
+class GrowingOutput:
+    """Files that are appended to; see `growing`.
+
+    Attributes:
+      records: how many records are in them.
+      bad: how many of those could not be read or answered.
+      folder: where they are.
+    """
+
+    def __init__(self, output: str, folder: Path, identity: dict[str, Any], names: Sequence[str]):
+        self.folder, self._output, self._identity = folder, output, identity
+
+        # The note is the truth: files without one are what a killed process left.
+        note = read_note(folder / _PROGRESS, f'remove {folder} to begin again')
+        if note and (names_changed := list_changes(note['identity'], identity)):
+            raise UserError(
+                f'{folder} holds the beginning of another run (other {", ".join(names_changed)}):'
+                ' remove it, or use the same settings to go on'
+            )
+
+        # Files may be longer than noted (cut below), never shorter: then the disk lost something.
+        note = note or {'records': 0, 'bad': 0, 'bytes': {}}
+        self.records, self.bad, sizes = note['records'], note['bad'], note['bytes']
+        for name, size in sizes.items():
+            if not (folder / name).exists() or (folder / name).stat().st_size < size:
+                raise UserError(
+                    f'{folder / name} is shorter than it was: remove {folder} to begin again'
+                )
+
+        # Cut back to the note: what comes after it is half a record or one that comes again.
+        self._files = {}
+        for name in names:
+            file = self._files[name] = open(folder / name, 'ab')  # noqa: SIM115 - closed by `close`
+            file.truncate(sizes.get(name, 0))
+            file.seek(0, os.SEEK_END)
+
+    def append(self, records: int, contents: Mapping[str, bytes], bad: int = 0) -> None:
+        """Add what `records` more records came to, which are safe when this returns.
+
+        Args:
+          records: their number.
+          contents: what is added to each file.
+          bad: how many of the records could not be read or answered.
+
+        Raises:
+          UserError: the disk takes no more.
+        """
+        # First the contents, down to the disk; the note after them may then promise them.
+        try:
+            for name, content in contents.items():
+                self._files[name].write(content)
+            for file in self._files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(
+                f'--output={self._output}: {error.strerror or error}: mend that, and the same'
+                f' command goes on after {self.records} records'
+            ) from error
+
+        # Then the note, at once whole or not at all: from here on these records are safe.
+        self.records, self.bad = self.records + records, self.bad + bad
+        note = {
+            'identity': self._identity,
+            'records': self.records,
+            'bad': self.bad,
+            'bytes': {name: file.tell() for name, file in self._files.items()},
+        }
+        write_note(self.folder / _PROGRESS, note)
+
+    def finish(self, facts: dict[str, Any], move: Callable[[], object]) -> None:
+        """Note in OUTPUT.json what made it, call `move` for the files, and remove the folder."""
+        # The description before the move: an output that is there without one is another program's.
+        self.close()
+        counts = {'records': self.records, 'bad_records': self.bad}
+        note = {**facts, **counts, 'identity': self._identity}
+        write_note(Path(f'{self._output}.json'), note, 1)
+
+        # The folder last: until the files are in place it is what a next process goes on from.
+        move()
+        shutil.rmtree(self.folder)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            with contextlib.suppress(OSError):  # what is not noted counts for nothing
+                file.close()
+
+
+@contextlib.contextmanager
+def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iterator[GrowingOutput]:
+    """Open the files of an output, grown as far as an earlier process brought them.
+
+    The caller ends with `finish`.
+
+    Args:
+      output: the output's path.
+      identity: what it is made from, as JSON values.
+      names: of the files.
+
+    Raises:
+      UserError: another identity, or another process, has them, or the output is not local.
+    """
+    # All that can be refused is refused before the first record is worked on.
+    if '://' in output:
+        raise UserError(
+            f'--output={output}: output grows by appending, which remote storage cannot: write'
+            ' locally and copy it'
+        )
+    target = Path(output)
+    if not target.parent.is_dir():
+        raise UserError(f'--output={output}: no folder {target.parent}')
+    if not os.access(target.parent, os.W_OK):
+        raise UserError(
+            f'--output={output}: {target.parent} cannot be written to: name another folder'
+        )
+
+    # Beside the output, so on the same disk: `move` can link and rename.
+    folder = target.parent / f'.{target.name}.partial'
+
+    # Two processes that append to the same files would mix their records.
+    with lock_folder(str(folder), '--output'):
+        files = GrowingOutput(output, folder, identity, names)
+        try:
+            yield files
+        finally:
+            files.close()

@@ -26,7 +26,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files import typed_json
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object
-from bert_jax.input_pipeline.lock import locked
+from bert_jax.configs.files.lock import lock_folder
 from bert_jax.input_pipeline.preprocess import sorted_runs
 from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -160,25 +160,11 @@ def scratch(
     job was interrupted, unless `overwrite`.
     """
     folder, job = output / _SCRATCH, json.loads(json.dumps({'program': _program()} | job))
-
-    # The folders that are new, innermost first, to be taken back where nothing comes of the job.
-    new_folders = []
-    if '://' not in str(output):
-        new_folders = [path for path in (output, *output.parents) if not path.exists()]
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
-
-    try:
-        with locked(output, '--output'), _kept_unless_mistaken(folder):
-            _begin(folder, job, overwrite, same_text, keep_same)
-            yield folder
-            _remove(folder)
-    finally:
-        for path in new_folders:  # a failed job leaves no empty folders behind
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+    # Of a failed job no empty folder is left.
+    with lock_folder(os.fspath(output), '--output'), _kept_unless_mistaken(folder):
+        _begin(folder, job, overwrite, same_text, keep_same)
+        yield folder
+        _remove(folder)
 
 
 @contextlib.contextmanager
@@ -304,7 +290,7 @@ def tidy(output: epath.Path) -> None:
     It was stopped between its last file and this.
     """
     if (output / _SCRATCH / MANIFEST).exists():
-        with contextlib.suppress(UserError), locked(output, '--output'):
+        with contextlib.suppress(UserError), lock_folder(os.fspath(output), '--output'):
             _remove(output / _SCRATCH)
 
 

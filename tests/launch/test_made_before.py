@@ -58,4 +58,4 @@ def test_a_folder_of_another_program_is_no_result(tmp_path, source):
     (tmp_path / 'out').mkdir()
     (tmp_path / 'out' / 'mine').touch()
     refused = mistake('export', f'--init_from={source}', f'--output={tmp_path / "out"}')
-    assert 'is there and not empty' in refused
+    assert 'nothing says that it was made from these inputs' in refused

@@ -19,14 +19,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.store import (
-    Store,
-    digest,
-    list_changes,
-    read_note,
-    take_lock,
-    write_note,
-)
+from bert_jax.configs.files.lock import take_lock
+from bert_jax.configs.files.store import Store, digest, list_changes, read_note, write_note
 from bert_jax.configs.studies.study import Column, HeldOut, Row, Study, as_text, check_name
 from bert_jax.mesh.process_group import TRY_AGAIN
 from bert_jax.runs.supervision.handlers import handlers_restored

@@ -14,14 +14,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.files.atomic import new_folder
 from bert_jax.configs.schema import Config, FinetuneConfig
 from bert_jax.conversion import peft
 from bert_jax.conversion.trained_model import fold_tuned
 from bert_jax.model.tuning import method_of
 from bert_jax.runs.sources.source import fold, read_source
-from bert_jax.runs.workdir.folder import new_folder
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import Checkpoints, load_params, saved_steps
 from bert_jax.train.state import TrainState
@@ -107,7 +108,7 @@ def _write(
     """Write the workdir `output` with the parameters, and with all else as in `workdir`."""
     # Settings, data and tokenizer are the run's, so that every command knows its task.
     kind = 'finetune' if isinstance(config, FinetuneConfig) else 'pretrain'
-    with new_folder(output) as written:
+    with new_folder(epath.Path(output)) as written:
         made = Workdir(written)
         made.create_or_resume(config, workdir.data() | data)
         workdir.tokenizer().save(made.tokenizer_folder)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from absl import logging
@@ -32,9 +33,10 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.files.lock import lock_folder
 from bert_jax.configs.files.store import write_note
 from bert_jax.configs.schema import Config, ModelConfig, PretrainConfig
-from bert_jax.runs.workdir import folder, metrics
+from bert_jax.runs.workdir import metrics
 from bert_jax.runs.workdir.changes import Change, changes, with_older_defaults
 
 if TYPE_CHECKING:
@@ -99,8 +101,25 @@ class Workdir(os.PathLike[str]):
         return read_object(self.chosen_file, MEND) if self.chosen_file.exists() else {}
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keep a second process out; see bert_jax/runs/workdir/folder.py."""
-        return folder.lock(self.name)
+        """Keep a second process out of the folder, which is made where there is none.
+
+        Raises:
+          UserError: another process is in it, or it cannot be written in.
+        """
+        if '://' in self.name:
+            self._reach()
+        return lock_folder(self.name, '--workdir', _is_result)
+
+    def _reach(self) -> None:
+        """Raise UserError where a folder that is no local one cannot be asked for."""
+        try:
+            self.path.exists()
+        except Exception as error:  # each store has errors of its own
+            why = (str(error).strip().splitlines() or [''])[0][:200]
+            raise UserError(
+                f'--workdir={self} cannot be reached ({why}): a local folder, or gs:// with a'
+                ' network'
+            ) from error
 
     def newest_step(self) -> int:
         """Return steps that the newest checkpoint has behind it, 0 without one."""
@@ -277,6 +296,19 @@ class Workdir(os.PathLike[str]):
         if self.tokenizer_folder.exists():  # it belongs to what that run reads
             self.tokenizer_folder.rmtree()
         return False
+
+
+def _is_result(path: pathlib.Path) -> bool:
+    """Tell whether `path` is more than what a run writes before its first log line."""
+    # Written by every run as it starts; event files have a header before their first number.
+    claim = ('config.json', 'data.json', 'starts.json', 'guessing.json')
+    return (
+        path.is_file()
+        and path.name not in claim
+        and path.parent.name != 'tokenizer'
+        and not path.name.startswith('events.out.tfevents')
+        and path.stat().st_size > 0
+    )
 
 
 def _bytes(path: epath.Path) -> int:

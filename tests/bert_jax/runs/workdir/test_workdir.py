@@ -11,7 +11,6 @@ from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.mesh import before_jax
 from bert_jax.runs.workdir import notes, run_context
-from bert_jax.runs.workdir.folder import lock
 from bert_jax.runs.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.refusals import refused
@@ -121,7 +120,7 @@ def test_a_folder_goes_with_the_command_that_was_refused_unless_something_came_o
     tmp_path, result
 ):
     folder = tmp_path / 'runs/new'
-    with refused('refused'), lock(str(folder)):
+    with refused('refused'), Workdir(folder).lock():
         Workdir(folder).create_or_resume(settings(), {})
         (folder / 'checkpoints').mkdir()
         (folder / 'metrics.jsonl').touch()
@@ -132,7 +131,7 @@ def test_a_folder_goes_with_the_command_that_was_refused_unless_something_came_o
             (folder / result).write_text('{}')
         raise UserError('refused')
     assert (tmp_path / 'runs').exists() == folder.exists() == (result is not None)
-    with refused('refused'), lock(str(tmp_path)):
+    with refused('refused'), Workdir(tmp_path).lock():
         raise UserError('refused')
     assert tmp_path.exists()  # it was there before
 
@@ -167,15 +166,15 @@ def test_a_folder_that_cannot_be_written_in_is_one_line(tmp_path):
         (f'{tmp_path}/file/run', 'Not a directory'),
         ('/proc/run', 'No such file'),
         (f'{tmp_path}/' + 300 * 'a', 'File name too long'),
-        ('xx://a/b', 'no such kind of path'),
+        ('xx://a/b', 'no such kind of address'),
         ('', 'is empty'),
     ):
-        with refused(f'--workdir={where}.*{why}'), lock(where):
+        with refused(f'{where}.*{why}'), Workdir(where).lock():
             pytest.fail('locked')
     with (
         files_of_at_most(0),
         refused('nothing can be written there'),
-        lock(f'{tmp_path}/full'),
+        Workdir(f'{tmp_path}/full').lock(),
     ):
         pytest.fail('locked')
 

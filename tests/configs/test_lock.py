@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from bert_jax.input_pipeline.lock import locked
+from bert_jax.configs.files.lock import lock_folder
 from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.refusals import refused
 
 OWNER = """
 import sys, time
-from bert_jax.input_pipeline.lock import locked
-with locked(sys.argv[1], '--output'):
+from bert_jax.configs.files.lock import lock_folder
+with lock_folder(sys.argv[1], '--output'):
     print('locked', flush=True)
     time.sleep(60)
 """
@@ -27,11 +27,11 @@ def test_a_second_process_is_told_who_writes_there_and_a_killed_one_keeps_nobody
         assert owner.stdout.readline() == 'locked\n'
         for _ in range(2):  # the first refusal leaves the note as it is
             with refused(rf'--output={tmp_path}: another process \(pid {owner.pid}\)'):
-                with locked(tmp_path, '--output'):
+                with lock_folder(str(tmp_path), '--output'):
                     pytest.fail('locked twice')
         owner.kill()
     assert (tmp_path / '.lock').exists()
-    with locked(tmp_path, '--output'):
+    with lock_folder(str(tmp_path), '--output'):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -40,9 +40,9 @@ def test_a_folder_that_takes_no_lock_is_one_line_and_an_object_store_has_none(tm
     with (
         files_of_at_most(0),
         refused('nothing can be written there .File too large'),
-        locked(tmp_path, '--output'),
+        lock_folder(str(tmp_path), '--output'),
     ):
         pytest.fail('locked')
     with contextlib.ExitStack() as both:
         for _ in range(2):
-            both.enter_context(locked('gs://bucket/folder', '--output'))
+            both.enter_context(lock_folder('gs://bucket/folder', '--output'))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from bert_jax.configs.files.store import growing, was_made
 from bert_jax.inference.predict_file import FileResult
-from bert_jax.runs.workdir.resumable import growing, was_finished
 from tests.helpers.refusals import refused
 
 IDENTITY = {'input': 'a', 'model': 1}
@@ -16,7 +18,7 @@ def test_a_killed_process_loses_nothing_and_doubles_nothing(tmp_path):
         files.append(1, {'a': b'3', 'b': b'xy'})
         files._files['a'].write(b'45')  # killed here: written, and not noted
         folder = files.folder
-    assert (folder / 'a').read_bytes() == b'12345' and not was_finished(output, IDENTITY)
+    assert (folder / 'a').read_bytes() == b'12345' and not was_made(Path(output), lambda: IDENTITY)
     with growing(output, IDENTITY, ['a', 'b']) as files:
         assert files.records == 3
         files.append(2, {'a': b'45', 'b': b'zzzz'})
@@ -25,9 +27,9 @@ def test_a_killed_process_loses_nothing_and_doubles_nothing(tmp_path):
         ).read_bytes() == b'xyxyxyzzzz'
         files.finish({'more': 1}, lambda: (folder / 'a').rename(output))
     assert (tmp_path / 'out').read_bytes() == b'12345' and not folder.exists()
-    assert was_finished(output, IDENTITY)
-    with refused('is there already, and not from these settings .other model.'):
-        was_finished(output, {**IDENTITY, 'model': 2})
+    assert was_made(Path(output), lambda: IDENTITY)
+    with refused('is there already, made from other inputs .other model.'):
+        was_made(Path(output), lambda: {**IDENTITY, 'model': 2})
 
 
 def test_other_settings_another_process_and_remote_output_are_refused(tmp_path):
@@ -59,7 +61,7 @@ def test_a_full_disk_is_one_line_and_a_damaged_or_foreign_file_is_never_taken_fo
         raise OSError(28, 'No space left on device')
 
     with monkeypatch.context() as patch:
-        patch.setattr('bert_jax.runs.workdir.resumable.os.fsync', full)
+        patch.setattr('bert_jax.configs.files.store.os.fsync', full)
         with refused('No space left on device: .* goes on after 3 records'):
             with growing(output, IDENTITY, ['a']) as files:
                 files.append(1, {'a': b'4'})
@@ -79,4 +81,4 @@ def test_a_full_disk_is_one_line_and_a_damaged_or_foreign_file_is_never_taken_fo
     for content in ('[1]', '{', '{"identity": 3}'):
         (tmp_path / 'out.json').write_text(content)
         with refused('is there already'):
-            was_finished(output, IDENTITY)
+            was_made(Path(output), lambda: IDENTITY)
