@@ -15,18 +15,17 @@ import contextlib
 import json
 import math
 import os
-import socket
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 from etils import epath
 
-from bert_jax.configs.errors import UserError, is_disk_full, reading
+from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import parse
 from bert_jax.input_pipeline import progress
-from bert_jax.input_pipeline.records.tfrecord import frame_records
+from bert_jax.runs.workdir.growing_file import GrowingFile
+from bert_jax.runs.workdir.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     from bert_jax.train.loop import LogEntry, Writer
@@ -117,62 +116,7 @@ class LogLines:
         """Do nothing."""
 
 
-class _Appended:
-    """A file that grows by whole pieces, also on a full disk.
-
-    There pieces wait until there is room, unless they are `required`.
-    """
-
-    def __init__(self, path: epath.Path, required: bool):
-        self._path, self._required = path, required
-
-        # Opened with the first piece, and again after a failure.
-        self._file: BinaryIO | None = None
-        self._waiting: list[bytes] = []
-        # Bytes of whole pieces: what a failed write is cut back to.
-        self._size = path.stat().length if path.exists() else 0
-
-    def append(self, piece: bytes) -> None:
-        """Write what waits, and `piece`."""
-        # Pieces that failed before go first, so their order stays.
-        self._waiting.append(piece)
-        try:
-            file = self._file = self._file or self._path.open('ab')
-            file.write(b''.join(self._waiting))
-            file.flush()
-        except OSError as error:
-            self._cut()
-            if self._required or not is_disk_full(error):  # a failing write names no file
-                raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
-            if len(self._waiting) == 1:  # said once, not with each line
-                logging.warning(f'{self._path}: {error}; lines are kept until there is room')
-        else:
-            self._size += sum(map(len, self._waiting))
-            self._waiting.clear()
-
-    def _cut(self) -> None:
-        """Drop the part of a piece that was still written, and what the file's buffer holds."""
-        # Closed before it is cut: a buffer that is flushed later would write behind the cut.
-        file, self._file = self._file, None
-        # A failure here is reported below, with what it means: lines are lost.
-        with contextlib.suppress(OSError):
-            if file:
-                file.close()  # which tries once more to write
-        if '://' not in os.fspath(self._path) and self._path.exists():
-            os.truncate(self._path, self._size)
-
-    def close(self) -> None:
-        """Write what waits for room, or say that it cannot be written."""
-        with contextlib.suppress(OSError):
-            if self._waiting:
-                self.append(b'')
-        if self._waiting:
-            logging.warning(f'{self._path}: its last lines are lost (the disk is full)')
-        if self._file:
-            self._file.close()
-
-
-class JsonLines(_Appended):
+class JsonLines(GrowingFile):
     """The metrics.jsonl of a folder; arguments as for MetricWriter."""
 
     def __init__(self, folder: epath.Path, resume_step: int, required: bool):
@@ -183,57 +127,6 @@ class JsonLines(_Appended):
     def write(self, line: LogEntry) -> None:
         """Append a line, which has neither `total` nor `eta`."""
         self.append(json.dumps({'step': line.step, **line.metrics}).encode() + b'\n')
-
-
-class TensorBoard(_Appended):
-    """An event file in a folder, written record by record; arguments as for MetricWriter.
-
-    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
-    """
-
-    def __init__(self, folder: epath.Path, resume_step: int, required: bool):
-        from tensorboard.compat.proto import event_pb2
-
-        # A run that ended before its first checkpoint resumes at 0, and has events all the same.
-        interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
-
-        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
-        # it; host, process and clock keep two writers of one second apart.
-        process = f'{socket.gethostname()}.{os.getpid()}'
-        name = f'events.out.tfevents.{int(time.time()):010}.{process}.{time.monotonic_ns()}'
-        super().__init__(folder / name, required)
-
-        # The header that TensorBoard demands of a file's first record.
-        self._add(file_version='brain.Event:2')
-        if interrupted:  # TensorBoard then forgets what that run wrote from this step on
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._add(step=resume_step + 1, session_log=start)
-
-    def _add(self, **content: Any) -> None:
-        from tensorboard.compat.proto import event_pb2
-
-        # Framed in memory, so that it reaches the file as one whole piece.
-        event = event_pb2.Event(wall_time=time.time(), **content)
-        self.append(frame_records([event.SerializeToString()]))
-
-    def write(self, line: LogEntry) -> None:
-        """Add a point to the curve 'SPLIT/NAME' of each number."""
-        from tensorboard.compat.proto import summary_pb2
-
-        values = [
-            summary_pb2.Summary.Value(tag=tag, simple_value=value)
-            for tag, value in scalars(line).items()
-        ]
-        self._add(step=line.step, summary=summary_pb2.Summary(value=values))
-
-
-def scalars(line: LogEntry) -> dict[str, float]:
-    """Return the numbers of a line by 'SPLIT/NAME', for TensorBoard to draw together."""
-    return {
-        f'{line.metrics["split"]}/{name}': value
-        for name, value in line.metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
 
 
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from bert_jax.configs.runtime import Tracker, check_tracker
-from bert_jax.runs.workdir.metrics import scalars
+from bert_jax.runs.workdir.tensorboard import scalars
 
 if TYPE_CHECKING:
     from bert_jax.train.loop import LogEntry
