@@ -2,14 +2,16 @@
 
 Owns the rule of input_pipeline/examples/static_masking.py (google-research/bert
 create_pretraining_data.py:342-415) for rows that lie on the device: how many tokens, which, and
-what replaces them. Bits come from (key, global row) alone, so a row has the same masks on
-any mesh and after any restart. Knows nothing of models, steps or seeds.
+what replaces them. Each example of a packed row is masked as in a row of its own. Bits come from
+(key, global row, example) alone, so a row has the same masks on any mesh and after any restart.
+Knows nothing of models, steps or seeds.
 
-Dims: B rows, S positions, P predictions.
+Dims: B rows, S positions, P predictions a row, K examples a row.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,11 +28,12 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """The rule of masking: how many tokens of a row, which ones, and what replaces them.
+    """The rule of masking: how many tokens of an example, which ones, and what replaces them.
 
     Attributes:
-      probability: share of a row's tokens that are predicted.
-      max_predictions: the most tokens of a row that are predicted.
+      probability: share of an example's tokens that are predicted.
+      max_predictions: the most tokens that are predicted, of an example and of a row. Packing
+        leaves room for the most that the rule may draw of all examples of a row.
       mix: the shares of predicted tokens that become [MASK], stay, and become a random entry of
         the vocabulary.
       whole_word: whether words are masked whole.
@@ -57,33 +60,38 @@ class DynamicMasking:
         """Mask a batch: return new input_ids, and masked_lm_positions, _ids and _weights [B, P].
 
         Args:
-          batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]; the result has
-            all but word_starts.
+          batch: unmasked input_ids, segment_ids, word_starts and input_mask [B, S]; of packed rows
+            pack_ids in place of the last. The result has all but word_starts.
           key: the key of the step.
           rows_B: the numbers of the rows in the global batch.
         """
-        names = ('input_ids', 'input_mask', 'segment_ids', 'word_starts')
-        read = {name: batch[name] for name in names}
-        masked = jax.vmap(self._draw_row, in_axes=(None, 0, 0))(key, rows_B, read)
+        read = {name: batch[name] for name in ('input_ids', 'segment_ids', 'word_starts')}
+        if 'pack_ids' in batch:
+            read['pack_ids'], K = batch['pack_ids'], batch['cls_positions'].shape[1]
+        else:
+            read['pack_ids'], K = batch['input_mask'], 1
+        draw_row = functools.partial(self._draw_row, K)
+        masked = jax.vmap(draw_row, in_axes=(None, 0, 0))(key, rows_B, read)
         return {name: batch[name] for name in batch if name != 'word_starts'} | masked
 
-    def _draw_row(self, key: jax.Array, row: jax.Array, read: Batch) -> dict[str, jax.Array]:
-        ids_S, mask_S = read['input_ids'], read['input_mask']
+    def _draw_row(self, K: int, key: jax.Array, row: jax.Array, read: Batch) -> Batch:
+        ids_S, pack_S = read['input_ids'], read['pack_ids']
         S = ids_S.shape[0]
         P = min(self.max_predictions, S)
 
         # All bits of the row at once: S scores of words, P draws of what is shown, P random words.
         row_key = jax.random.fold_in(key, row)
         bits = jax.random.bits(row_key, (S + 2 * P,), jnp.uint32)
-        candidates_S = text_positions(mask_S, read['segment_ids'])
+        candidates_S = text_positions(pack_S, read['segment_ids'])
         if self.separator is not None:
             candidates_S &= ids_S != self.separator
         # Without --whole_word every token of text is a word of its own.
         starts_S = candidates_S
         if self.whole_word:
             starts_S = candidates_S & (read['word_starts'] > 0)
-        count = self._count(row_key, jnp.sum(mask_S), S, P)
-        chosen_S = choose_words(bits[:S], candidates_S, starts_S, count)
+        lengths_K = jnp.sum(pack_S[None] == jnp.arange(1, K + 1)[:, None], axis=1)
+        counts_K = self._count(row_key, lengths_K, S, P)
+        chosen_S = choose_words(bits[:S], candidates_S, starts_S, pack_S, counts_K)
 
         # The chosen positions, first to last: each is known by its distance from the end, of which
         # top_k gives the largest first. It also makes the number static, which a boolean index
@@ -112,17 +120,17 @@ class DynamicMasking:
         same_or_random_P = jnp.where(draw_P < share_mask + share_same, labels_P, random_P)
         return jnp.where(draw_P < share_mask, self.mask_id, same_or_random_P)
 
-    def _count(self, key: jax.Array, length: jax.Array, S: int, P: int) -> jax.Array:
-        """Return the number of predicted tokens of a row of that length; S and P bound both."""
+    def _count(self, key: jax.Array, lengths_K: jax.Array, S: int, P: int) -> jax.Array:
+        """Return the predicted tokens of examples of such lengths; S and P bound both."""
         # By float64 on the host and not by float32 here: a product of 4.5 must round as the offline
         # job rounds it.
         wanted = np.arange(S + 1) * self.probability
         if self.rule == 'bert':
-            return jnp.asarray(np.clip(np.rint(wanted), 1, P).astype(np.int32))[length]
+            return jnp.asarray(np.clip(np.rint(wanted), 1, P).astype(np.int32))[lengths_K]
         # Another key than that of the row's other bits.
-        chance = jax.random.uniform(jax.random.fold_in(key, 1))
-        up = chance < jnp.asarray((wanted % 1).astype(np.float32))[length]
-        return jnp.asarray(wanted.astype(np.int32))[length] + up.astype(jnp.int32)
+        chance_K = jax.random.uniform(jax.random.fold_in(key, 1), lengths_K.shape)
+        up_K = chance_K < jnp.asarray((wanted % 1).astype(np.float32))[lengths_K]
+        return jnp.asarray(wanted.astype(np.int32))[lengths_K] + up_K.astype(jnp.int32)
 
     def _random_ids(self, bits_P: jax.Array) -> jax.Array:
         """Return P entries of the vocabulary, uint32, each as likely as any other."""
@@ -136,43 +144,82 @@ class DynamicMasking:
         return ids_P
 
 
-def text_positions(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
-    """Return bool [S], true at text: not at [CLS] (first), [SEP] (a segment's last), padding."""
-    # Segments count from 1, padding is 0: then the last token of a segment, [SEP], is where the
-    # next number differs.
-    segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)
-    following_S = jnp.append(segment_S[1:], 0)
-    return (segment_S > 0) & (segment_S == following_S) & (jnp.arange(mask_S.shape[0]) > 0)
+def text_positions(pack_S: jax.Array, segment_S: jax.Array) -> jax.Array:
+    """Return bool [S], true at text: not at [CLS] (first), [SEP] (a segment's last), padding.
+
+    Args:
+      pack_S: the example that each token is of, from 1; 0 for padding.
+      segment_S: its segment in the example, 0 or 1.
+    """
+    # Where the next number differs a segment ends, with its [SEP].
+    number_S = jnp.where(pack_S > 0, 2 * pack_S + segment_S, 0)
+    following_S = jnp.append(number_S[1:], 0)
+    return (number_S > 0) & (number_S == following_S) & ~_begins(pack_S)
 
 
 def choose_words(
-    bits_S: jax.Array, candidates_S: jax.Array, starts_S: jax.Array, count: jax.Array
+    bits_S: jax.Array,
+    candidates_S: jax.Array,
+    starts_S: jax.Array,
+    pack_S: jax.Array,
+    counts_K: jax.Array,
 ) -> jax.Array:
-    """Choose random whole words of at most `count` tokens; return their tokens as bool [S].
+    """Choose random whole words of each example; return their tokens as bool [S].
 
-    Words begin at starts_S and run over the candidates that follow. Each has the score of its
-    start, of random bits_S; in order of scores each round takes the longest run of words that fits,
-    of those that fit by themselves. A word that does not fit is passed over.
+    Words begin at starts_S and run over the candidates of their example that follow. Each has the
+    score of its start, of random bits_S; in order of scores each round takes the longest run of
+    words that fits, of those that fit by themselves. A word that does not fit is passed over.
+
+    Args:
+      bits_S: uint32 random bits.
+      candidates_S: where a token may be predicted.
+      starts_S: candidates that begin a word.
+      pack_S: the example that each token is of, from 1; 0 for padding.
+      counts_K: the most tokens of each example.
     """
-    S = bits_S.shape[0]
+    S, K = bits_S.shape[0], counts_K.shape[0]
     position_S = jnp.arange(S)
-    # Where each token's word begins: the nearest start to its left.
-    start_S = jax.lax.cummax(jnp.where(starts_S, position_S, 0))
-    # In order of scores, the tokens of a word side by side; what is no candidate comes last.
-    score_S = jnp.where(candidates_S, bits_S[start_S] >> 1, jnp.uint32(1 << 31))
+    # Where each token's word begins: the nearest start to its left, in its example.
+    start_S = jax.lax.cummax(jnp.where(starts_S | _begins(pack_S), position_S, 0))
+    # Example by example in order of scores, the tokens of a word side by side; what is no candidate
+    # comes last. The example is in the upper bits of the score.
+    shift = (K - 1).bit_length()
+    example_S = (pack_S - 1).astype(jnp.uint32)
+    score_S = example_S << (31 - shift) | bits_S[start_S] >> (1 + shift)
+    score_S = jnp.where(candidates_S, score_S, jnp.uint32(1 << 31))
     _, word, order = jax.lax.sort(
         (score_S, jnp.where(candidates_S, start_S, S), position_S), num_keys=3
     )
-    ends = jnp.append(word[1:] != word[:-1], True)
-    # Index of the last and the first token of each token's word, in this order.
-    last = jax.lax.cummin(jnp.where(ends, position_S, S), reverse=True)
-    first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), position_S, 0))
-    size, free = last - first + 1, word < S
+    # Index of the first and the last token of each token's word, and of its example's candidates.
+    free = word < S
+    example = jnp.where(free, pack_S[order] - 1, K)
+    first, last = _bounds(word)
+    begin, end = _bounds(example)
+    size = last - first + 1
+    counts = jnp.append(counts_K, 0)[example]
     taken = jnp.zeros(S, bool)
     for _ in range(_ROUNDS):
         # Only words that fit into the room of this round take part; of those the run from the best
-        # score on whose last token still fits. cumsum at a word's last token counts the word whole.
-        room = count - jnp.sum(taken)
+        # score on whose last token still fits. Sums run from the example's begin; at a word's last
+        # token they count the word whole.
+        sums = jnp.cumsum(taken)
+        room = counts - (sums[end] - sums[begin] + taken[begin])
         fits = free & ~taken & (size <= room)
-        taken |= fits & (jnp.cumsum(fits)[last] <= room)
+        sums = jnp.cumsum(fits)
+        taken |= fits & (sums[last] - sums[begin] + fits[begin] <= room)
     return jnp.zeros(S, bool).at[order].set(taken)
+
+
+def _begins(number_S: jax.Array) -> jax.Array:
+    """Return bool [S], true where another number stands than before."""
+    return jnp.append(True, number_S[1:] != number_S[:-1])
+
+
+def _bounds(number_S: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the index of the first and the last of the equal neighbours of each number."""
+    position_S = jnp.arange(number_S.shape[0])
+    begins_S = _begins(number_S)
+    ends_S = jnp.append(begins_S[1:], True)
+    first_S = jax.lax.cummax(jnp.where(begins_S, position_S, 0))
+    last_S = jax.lax.cummin(jnp.where(ends_S, position_S, number_S.shape[0]), reverse=True)
+    return first_S, last_S

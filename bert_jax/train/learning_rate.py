@@ -35,14 +35,18 @@ def hparams_of(
     if warmup_steps is None:
         warmup_steps = config.warmup_steps
     return Hparams(
-        # Of a larger seed the lower 32 bits count: it is traced as uint32.
-        seed=np.uint32(seed & 0xFFFFFFFF),
+        seed=traced_seed(seed),
         peak_lr=np.float32(config.peak_lr),
         end_lr=np.float32(config.end_lr),
         warmup_steps=np.float32(warmup_steps),
         total_steps=np.float32(total_steps),
         weight_decay=np.float32(config.weight_decay),
     )
+
+
+def traced_seed(seed: int) -> np.uint32:
+    """Return a run's seed as a step has it: of a larger one the lower 32 bits count."""
+    return np.uint32(seed & 0xFFFFFFFF)
 
 
 def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:

@@ -87,11 +87,13 @@ def pretraining_program(
     model = pretraining_model(config, kernel)
     trained_model = model.clone(matmul_dtype=matmul.read_in_training(runtime, platform))
     objective = _make_objective(config, inputs, trained_model)
+    # A teacher reads the masked rows too, so they are masked before the step.
+    masking = None if config.distillation.teacher else inputs.masking
     train_step = make_train_step(
         objective,
         config.optimizer,
         runtime.accumulation,
-        inputs.masking,
+        masking,
         runtime.dropout_rng,
         sharding.shards_update(runtime, mesh),
         jnp.dtype(runtime.compute_dtype),

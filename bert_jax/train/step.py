@@ -71,7 +71,7 @@ def make_train_step(
     is_cut = is_by_parts(accumulation, shard_optimizer, dropout_rng) and not objective.whole_batch
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
-        # A mask is named by (seed, stream, step, row): nothing random is carried from step to step.
+        # Named by (seed, stream, step, row): nothing random is carried from step to step.
         dropout_key = make_key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
         rows_B, filled = number_rows(batch), None
         if grows:
@@ -79,9 +79,7 @@ def make_train_step(
 
         # Before the micro-batches are cut: masks must not depend on how the batch is summed.
         if masking is not None:
-            key = make_key(h.seed, _MASKING_STREAM, state.step)
-            batch = masking.draw(batch, key, constrain_rows(rows_B))
-            batch = jax.tree.map(constrain_rows, batch)
+            batch = draw_masks(masking, batch, h.seed, state.step, rows_B)
 
         # Of the whole batch: a micro-batch's loss is its share of the batch's.
         denominators = objective.weights(batch)
@@ -100,6 +98,22 @@ def make_train_step(
         return state, sums | {name: (value, jnp.ones(())) for name, value in scalars.items()}
 
     return train_step
+
+
+def draw_masks(
+    masking: DynamicMasking, batch: Batch, seed: Any, step: Any, rows_B: jax.Array
+) -> Batch:
+    """Mask a batch as the step with that number (from 0) of a run with that seed masks it.
+
+    Args:
+      masking: the rule.
+      batch: unmasked rows.
+      seed: of the run, uint32.
+      step: of the run.
+      rows_B: the number of each row in the batch (number_rows).
+    """
+    key = make_key(seed, _MASKING_STREAM, step)
+    return jax.tree.map(constrain_rows, masking.draw(batch, key, constrain_rows(rows_B)))
 
 
 def make_key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:

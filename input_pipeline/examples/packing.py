@@ -145,27 +145,30 @@ def join(
     start = ends[:-1] - ends[bounds[row]]
     filled = np.arange(S) < np.add.reduceat(lengths, bounds[:-1])[:, None]
 
-    # Predictions and slots likewise: as many filled from the front as the row's examples have in
-    # all.
-    weighted = columns['masked_lm_weights'] > 0
-    predicted = np.arange(P) < np.add.reduceat(weighted.sum(axis=1), bounds[:-1])[:, None]
+    # Slots likewise: as many filled from the front as the row has examples. Each pack counts its
+    # own positions from 0.
     held = np.arange(K) < counts[:, None]
-
-    # Each pack counts its own positions from 0, and its predictions move by where it starts.
     places = np.broadcast_to(np.arange(S, dtype=np.int32), used.shape)
-    return {
+    joined = {
         'input_ids': _spread(filled, columns['input_ids'][used]),
         'segment_ids': _spread(filled, columns['segment_ids'][used]),
         'pack_ids': _spread(filled, np.repeat((slot + 1).astype(np.int32), lengths)),
         'position_ids': _spread(filled, places[used]),
-        'masked_lm_positions': _spread(
-            predicted, (columns['masked_lm_positions'] + start[:, None].astype(np.int32))[weighted]
-        ),
-        'masked_lm_ids': _spread(predicted, columns['masked_lm_ids'][weighted]),
-        'masked_lm_weights': predicted.astype(np.float32),
         'cls_positions': _spread(held, start.astype(np.int32)),
         'next_sentence_labels': _spread(held, columns['next_sentence_labels']),
         'next_sentence_weights': held.astype(np.float32),
+    }
+    if spec.masking == 'dynamic':
+        return joined | {'word_starts': _spread(filled, columns['word_starts'][used])}
+
+    # Predictions of a row follow each other, and move by where their example starts.
+    weighted = columns['masked_lm_weights'] > 0
+    predicted = np.arange(P) < np.add.reduceat(weighted.sum(axis=1), bounds[:-1])[:, None]
+    positions = columns['masked_lm_positions'] + start[:, None].astype(np.int32)
+    return joined | {
+        'masked_lm_positions': _spread(predicted, positions[weighted]),
+        'masked_lm_ids': _spread(predicted, columns['masked_lm_ids'][weighted]),
+        'masked_lm_weights': predicted.astype(np.float32),
     }
 
 

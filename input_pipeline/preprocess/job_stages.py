@@ -19,7 +19,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -271,7 +271,8 @@ def make_records(
     rule, masks = recipe.options.rule_of(split), Stream(*name, 'masks')
     maker = _RecordMaker(rule, spec, tokenizer, tokens, masks)
     if spec.packed:
-        batches = maker.iterate_packs(examples, special_tokens(recipe.options.objective))
+        special = special_tokens(recipe.options.objective)
+        batches = maker.iterate_packs(examples, special, recipe.options.mask_rule)
     else:
         batches = maker.iterate_rows(examples)
     sorted_runs.save(path, sorted_runs.RECORDS, batches)
@@ -346,15 +347,23 @@ class _RecordMaker:
             batch = examples.take(slice(first, first + ROWS))
             yield self.encode(batch.keys, self.make_columns(batch))
 
-    def iterate_packs(self, examples: Examples, special: int) -> Iterator[dict[str, Any]]:
+    def iterate_packs(
+        self, examples: Examples, special: int, mask_rule: Literal['bert', 'roberta']
+    ) -> Iterator[dict[str, Any]]:
         """Yield keys, ascending, and records of several examples each.
 
-        `special`: tokens of an example that are no text.
+        Args:
+          examples: sorted by key.
+          special: tokens of an example that are no text.
+          mask_rule: how the number of predictions is rounded.
         """
-        # Which examples share a row depends on their lengths, and on how many predictions each will
-        # have, known before any is drawn: a row has room for a fixed number.
+        # Which examples share a row depends on their lengths, and on how many predictions each has
+        # at most, known before any is drawn: a row has room for a fixed number.
         lengths = examples.tokens + special
-        packs = pack(lengths, prediction_counts(lengths, self.rule), self.spec)
+        predictions = prediction_counts(lengths, self.rule)
+        if mask_rule == 'roberta':
+            predictions = np.ceil(lengths * self.rule.probability).astype(np.int64)
+        packs = pack(lengths, predictions, self.spec)
 
         # Mixed again: examples of a length fill rows in the order of their keys, which would leave
         # like rows together.

@@ -149,10 +149,6 @@ class PreprocessOptions(TextOptions):
         dynamic, beam = self.masking == 'dynamic', ''.join(self.beam_arguments[:1])
         for wrong, message in (
             (
-                self.packing and dynamic,
-                '--packing is for --masking=static: leave one of them out',
-            ),
-            (
                 self.ngram > 1 and dynamic,
                 f'--ngram={self.ngram} is for --masking=static: the train step draws single tokens,'
                 ' or words (--whole_word); leave one of them out',

@@ -28,7 +28,7 @@ class RecordSpec:
     """What a record holds: S = seq_len token places and P = max_predictions masked places.
 
     `static`: ids are masked already; `dynamic`: the train step draws the masks, and P is
-    how many it may draw. With K = max_packs > 1 a record holds up to K masked examples, each
+    how many it may draw. With K = max_packs > 1 a record holds up to K examples, each
     from [CLS] to [SEP], and P counts for all of them: `pack_ids` [S] are 1 in the first
     example, 2 in the second and so on, 0 in the padding; `position_ids` [S] count from 0 in
     each; `cls_positions`, `next_sentence_labels` and `next_sentence_weights` [K] have a place
@@ -48,12 +48,15 @@ class RecordSpec:
     def features(self) -> tuple[Feature, ...]:
         """Return the features in the order in which `encode` writes them."""
         S, P, K = self.seq_len, self.max_predictions, self.max_packs
-        # Empty entries of P are zeros with weight 0, as in google-research/bert.
-        masks: tuple[Feature, ...] = (
-            Feature('masked_lm_positions', P, 'int'),
-            Feature('masked_lm_ids', P, 'int'),
-            Feature('masked_lm_weights', P, 'float'),
-        )
+        # The masks, or what the step needs to draw them. Empty entries of P are zeros with weight
+        # 0, as in google-research/bert.
+        masks: tuple[Feature, ...] = (Feature('word_starts', S, 'int'),)
+        if self.masking == 'static':
+            masks = (
+                Feature('masked_lm_positions', P, 'int'),
+                Feature('masked_lm_ids', P, 'int'),
+                Feature('masked_lm_weights', P, 'float'),
+            )
 
         # Several examples a row: whose token it is (pack_ids) takes the part of the input mask.
         if self.packed:
@@ -68,9 +71,6 @@ class RecordSpec:
                 Feature('next_sentence_weights', K, 'float'),
             )
 
-        # One example a row: with masks, or with what the step needs to draw them.
-        if self.masking == 'dynamic':
-            masks = (Feature('word_starts', S, 'int'),)
         return (
             Feature('input_ids', S, 'int'),
             Feature('input_mask', S, 'int'),

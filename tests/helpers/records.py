@@ -64,6 +64,9 @@ def packed_columns(
             columns['next_sentence_weights'][row, pack] = 1
             columns['next_sentence_labels'][row, pack] = rng.integers(2)
         columns['input_ids'][row, :length] = rng.integers(0, vocab_size, length)
+        if spec.masking == 'dynamic':
+            columns['word_starts'][row, :length] = rng.integers(0, 2, length)
+            continue
         masked = rng.integers(1, min(spec.max_predictions, length) + 1)
         columns['masked_lm_positions'][row, :masked] = np.sort(
             rng.choice(length, masked, replace=False)
@@ -103,16 +106,29 @@ def write_directory(path, sizes: dict[str, list[int]], masking='static', max_pac
     ).save(path)
 
 
-def write_meaningless(folder, seed: int = 0):
+def write_meaningless(folder, seed: int = 0, spec: RecordSpec = SPEC):
     """A directory of 300 and 90 records of 16 tokens whose text means nothing."""
     from tests.helpers.tiny_models import tokenizer  # which imports jax
 
     folder.mkdir()
     size, infos = tokenizer().vocab_size, []
     for i, count in enumerate((300, 90)):
-        rows = encoded(SPEC, example_columns(SPEC, count, seed + i, size))
+        rows = encoded(spec, example_columns(spec, count, seed + i, size))
         infos.append(shards.write_shard(folder / f'train-{i:05d}-of-00002.tfrecord', rows))
-    made = shards.Manifest(16, 4, 'static', 'nsp', size, 'ab' * 32, 0, {}, {}, tuple(infos))
+    options = {'masked_lm_prob': 0.15, 'mask_mix': [0.8, 0.1, 0.1], 'whole_word': True}
+    made = shards.Manifest(
+        16,
+        spec.max_predictions,
+        spec.masking,
+        'nsp',
+        size,
+        'ab' * 32,
+        0,
+        options,
+        {},
+        tuple(infos),
+        spec.max_packs,
+    )
     made.save(folder)
     tokenizer().save(folder / 'tokenizer')
 

@@ -27,7 +27,7 @@ def report(data: PhaseData, program: PretrainingProgram, encoder: ModelConfig) -
     """
     # A real batch, and not shapes alone: it is placed as in training, so the layouts are the same.
     # Compiled and not run: the state is a tree of shapes, which takes no memory.
-    batch = data.place(next(data.stream('train').batches()))
+    batch = data.place(next(data.stream('train').batches()), data.first)
     with jax.set_mesh(data.mesh):
         compiled = program.train_step.lower(program.state, batch, program.hparams).compile()
 

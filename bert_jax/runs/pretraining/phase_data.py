@@ -20,7 +20,11 @@ from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import sharding
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.gradient_accumulation import number_filled_rows, number_rows
+from bert_jax.train.learning_rate import traced_seed
 from bert_jax.train.loop import prefetch
+from bert_jax.train.losses.objective import Batch
+from bert_jax.train.step import draw_masks
 
 if TYPE_CHECKING:
     from bert_jax.runs.pretraining.teacher import Teacher
@@ -41,6 +45,8 @@ class PhaseData:
       inputs: makes what the model reads of a batch of a tokenizer's ids.
       growth: how its batch grows; None where it does not.
       teacher: adds its answers to a batch; None where there is none.
+      mask: masks a batch as the run's step with that number does; None where rows come masked, or
+        the step itself masks them.
     """
 
     number: int
@@ -53,6 +59,7 @@ class PhaseData:
     inputs: Callable[[dict[str, Any]], dict[str, Any]]
     growth: Growth | None = None
     teacher: Teacher | None = None
+    mask: Callable[[Batch, Any], Batch] | None = None
 
     @property
     def last(self) -> int:
@@ -72,18 +79,29 @@ class PhaseData:
             growth=self.growth,
         )
 
-    def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        """Put a batch of this process's rows on the devices, as one of all rows."""
+    def place(self, batch: dict[str, Any], step: int | None = None) -> dict[str, jax.Array]:
+        """Put a batch of this process's rows on the devices, as one of all rows.
+
+        Args:
+          batch: the rows.
+          step: of the run, from 0, whose masks are drawn where a teacher reads them; None: of
+            held-out rows, which come masked.
+        """
         placed = sharding.place(self.inputs(batch), self.mesh, self.phase.batch_size)
         if self.teacher is None:
             return placed
-        return self.teacher(placed)
+        # The mesh is known to one thread at a time, and batches are made in another.
+        with jax.set_mesh(self.mesh):
+            if self.mask is not None and step is not None:
+                placed = self.mask(placed, step)
+            return self.teacher(placed)
 
     def batches(self, stream: RecordStream, step: int) -> Iterator[dict[str, jax.Array]]:
         """Yield batches on the devices, from the run's step `step` (from 0) on."""
         # The stream counts the phase's steps from 0, the run counts all phases' together. The next
         # batch is read and placed while the device works on this one.
-        return prefetch(stream.batches(step - self.first), self.place)
+        numbered = zip(stream.batches(step - self.first), itertools.count(step))
+        return prefetch(numbered, lambda pair: self.place(*pair))
 
     def sizes(self, step: int) -> Iterator[int] | None:
         """Return the rows of each batch from the run's step `step` on; None where none grows."""
@@ -134,7 +152,25 @@ def make_phases(
             word_vectors.inputs(config.model, records[number].tokenizer),
             growth,
             teacher,
+            _make_mask(config, records[number], growth) if teacher else None,
         )
         phases.append(data)
         first += phase.steps
     return phases
+
+
+def _make_mask(
+    config: PretrainConfig, records: Records, growth: Growth | None
+) -> Callable[[Batch, Any], Batch] | None:
+    """Make what masks a batch before a teacher reads it; None where records are masked."""
+    masking = records.kind().masking
+    if masking is None:
+        return None
+
+    def mask(batch: Batch, step: Any) -> Batch:
+        rows_B = number_rows(batch)
+        if growth is not None:
+            rows_B, _ = number_filled_rows(batch, growth.parts)
+        return draw_masks(masking, batch, traced_seed(config.seed), step, rows_B)
+
+    return jax.jit(mask)

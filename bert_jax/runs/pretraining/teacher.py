@@ -42,11 +42,6 @@ class Teacher:
         Raises:
           UserError: there is no such model, or the student cannot learn from it.
         """
-        if any(each.kind().masking for each in records):
-            raise UserError(
-                'distillation.teacher: records with --masking=dynamic are masked in each step,'
-                ' and the teacher would read them unmasked: make them without it'
-            )
         if config.tuning.method != 'full':
             raise UserError(
                 f'distillation.teacher: tuning.method={config.tuning.method} leaves most weights as'
@@ -63,7 +58,6 @@ class Teacher:
         # Without dropout, and nothing is kept for a backward pass.
         model = heads.Pretraining(source.model, jnp.dtype(config.runtime.compute_dtype))
         self._params = partition.put(fill_up(model, source.params, method.reads), mesh)
-        self._mesh = mesh
 
         def make_columns(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
             return jax.tree.map(sharding.constrain_rows, method.columns(model, params, batch))
@@ -71,10 +65,8 @@ class Teacher:
         self._columns = jax.jit(make_columns)
 
     def __call__(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return a batch on the devices with the teacher's columns."""
-        # The mesh is known to one thread at a time, and batches are made in another.
-        with jax.set_mesh(self._mesh):
-            return batch | self._columns(self._params, batch)
+        """Return a batch on the devices with the teacher's columns; call it in the mesh."""
+        return batch | self._columns(self._params, batch)
 
 
 def check_teacher(

@@ -15,7 +15,7 @@ import pytest
 from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask
 from bert_jax.input_pipeline.randomness import Stream
 from bert_jax.train.dynamic_masking import DynamicMasking
-from tests.helpers.masking import MASK, VOCAB, batch
+from tests.helpers.masking import CLS, MASK, SEP, VOCAB, batch
 
 RULE = DynamicMasking(
     probability=0.15,
@@ -147,3 +147,83 @@ def test_robertas_rule_rounds_by_chance_and_draws_no_special_word():
     assert random.size > 1500 and not np.isin(random, special).any()
     assert random.min() == 1 and random.max() == VOCAB - 1
     assert random.mean() == pytest.approx(VOCAB / 2, rel=0.05)
+
+
+def pack(records: dict[str, np.ndarray], members: int) -> dict[str, np.ndarray]:
+    """Rows that hold so many of the records each, one after the other."""
+    rows, S = len(records['input_ids']) // members, records['input_ids'].shape[1] * members
+    names = ('input_ids', 'segment_ids', 'word_starts')
+    packed = {name: np.zeros((rows, S), np.int32) for name in (*names, 'pack_ids')}
+    lengths = records['input_mask'].sum(1).reshape(rows, members)
+    ends = np.cumsum(lengths, axis=1)
+    for row in range(rows):
+        for i in range(members):
+            here = slice(ends[row, i] - lengths[row, i], ends[row, i])
+            packed['pack_ids'][row, here] = i + 1
+            for name in names:
+                packed[name][row, here] = records[name][row * members + i, : lengths[row, i]]
+    return packed | {'cls_positions': (ends - lengths).astype(np.int32)}
+
+
+@pytest.mark.parametrize('whole_word', [False, True])
+@pytest.mark.parametrize('rounding', ['bert', 'roberta'])
+def test_each_example_of_a_packed_row_is_masked_as_in_a_row_of_its_own(rounding, whole_word):
+    members, P = 5, 60
+    records, candidates, lengths = rows_of(rows=3000, seq_len=64)
+    rule = dataclasses.replace(RULE, rule=rounding, whole_word=whole_word, separator=3)
+    alone = draw(dataclasses.replace(rule, max_predictions=10), records)['masked_lm_weights']
+    packed = pack(records, members)
+    drawn = draw(dataclasses.replace(rule, max_predictions=P), packed)
+    weights, places = drawn['masked_lm_weights'] > 0, drawn['masked_lm_positions']
+    masked = np.zeros(packed['input_ids'].shape, bool)
+    masked[np.nonzero(weights)[0], places[weights]] = True
+    assert masked.sum() == weights.sum() < P * len(weights)
+
+    # What was masked, example by example, against the rule counted by hand.
+    numbers, number = packed['pack_ids'], np.arange(1, members + 1)
+    counts = ((numbers[:, :, None] == number) & masked[:, :, None]).sum(1).ravel()
+    share = lengths * 0.15
+    if rounding == 'bert':
+        least = most = np.maximum(1, np.rint(share))
+    else:
+        least, most = np.floor(share), np.ceil(share)
+    assert (counts <= most).all() and (whole_word or (counts >= least).all())
+    spread = 5 * counts.std() / np.sqrt(counts.size)
+    assert counts.mean() == pytest.approx(alone.sum(1).mean(), abs=spread)
+
+    # Only text is masked, wherever its example lies, and words as wholes.
+    flat = np.zeros_like(candidates)
+    for i in range(len(flat)):
+        row, slot = divmod(i, members)
+        flat[i, : lengths[i]] = masked[row][numbers[row] == slot + 1]
+    assert (flat <= candidates).all()
+    if whole_word:
+        word = np.where(candidates, words_of(records), -1)
+        for i in range(400):
+            assert set(word[i][flat[i]]).isdisjoint(word[i][candidates[i] & ~flat[i]])
+    # Every place of a text is as likely as any other.
+    second = (records['segment_ids'] == 1) & candidates
+    shares = [flat[part & candidates].mean() for part in (second, ~second)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.01)
+    restored = drawn['input_ids'].copy()
+    restored[masked] = drawn['masked_lm_ids'][weights]
+    np.testing.assert_array_equal(restored, packed['input_ids'])
+
+
+def test_words_do_not_reach_into_the_next_example():
+    """An example may begin within a word, as texts that are cut where a row is full do."""
+    ids = np.array([[CLS, 10, 11, SEP, CLS, 12, 13, 14, SEP, 0]], np.int32)
+    packed = {
+        'input_ids': ids,
+        'segment_ids': np.zeros_like(ids),
+        'word_starts': np.array([[0, 1, 0, 0, 0, 0, 0, 1, 0, 0]], np.int32),
+        'pack_ids': np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]], np.int32),
+        'cls_positions': np.array([[0, 4]], np.int32),
+    }
+    rule = dataclasses.replace(RULE, probability=0.5, whole_word=True)
+    seen = set()
+    for seed in range(40):
+        drawn = draw(rule, packed, seed)
+        seen.add(tuple(drawn['masked_lm_positions'][drawn['masked_lm_weights'] > 0].tolist()))
+    # Two of four tokens of the first example, and two of five of the second, whole words alone.
+    assert seen == {(1, 2, 5, 6), (1, 2, 7)}

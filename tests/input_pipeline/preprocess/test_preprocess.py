@@ -194,6 +194,40 @@ def test_packed_records_hold_the_examples_of_unpacked_ones(tmp_path, vocabulary)
     )
 
 
+@pytest.mark.parametrize('rule', ['bert', 'roberta'])
+def test_packed_dynamic_records_hold_the_text_once_and_have_room_for_every_mask(
+    tmp_path, vocabulary, rule
+):
+    """The rows of unpacked ones, side by side; no draw of their masks can be cut off."""
+    write_text(tmp_path / 'a.txt', vocabulary[2][:100], sentences=(1, 4))
+    options = {'seq_len': 128, 'short_seq_prob': 0.3, 'masking': 'dynamic', 'mask_rule': rule}
+    run(tmp_path, vocabulary, eval_fraction=0.2, dupe_factor=None, **options)
+    single = read(tmp_path / 'out')[0]
+    lengths = single['input_mask'].sum(1)
+    names = ('input_ids', 'segment_ids', 'word_starts')
+    wanted = sorted(
+        [single[name][i, :n].tolist() for name in names] for i, n in enumerate(lengths.tolist())
+    )
+    packing = {'packing': True, 'max_packs': 4, 'output': f'{tmp_path}/packed'}
+    manifest = run(tmp_path, vocabulary, eval_fraction=0.2, dupe_factor=None, **options, **packing)
+    assert manifest.options['dupe_factor'] == 1 and shards.verify(tmp_path / 'packed').faults == []
+    packed = read(tmp_path / 'packed')[0]
+    assert not any(name.startswith('masked_lm') for name in packed)
+    found, most = [], 0
+    for i, packs in enumerate(packed['pack_ids']):
+        room = 0
+        for pack in range(1, packs.max() + 1):
+            here = packs == pack
+            found.append([packed[name][i, here].tolist() for name in names])
+            share = here.sum() * 0.15
+            room += max(1, round(share)) if rule == 'bert' else int(np.ceil(share))
+        assert room <= manifest.max_predictions == 20
+        most = max(most, packs.max())
+    assert sorted(found) == wanted and most > 2
+    held_out = read(tmp_path / 'packed', 'eval')[0]
+    assert 'masked_lm_ids' in held_out and 'pack_ids' not in held_out
+
+
 def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     write_text(tmp_path / 'a.txt', vocabulary[2][:5])
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on

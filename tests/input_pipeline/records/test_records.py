@@ -11,10 +11,11 @@ from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from tests.helpers.records import encoded, example_columns
 
-STATIC, DYNAMIC, PACKED = (
+STATIC, DYNAMIC, PACKED, PACKED_DYNAMIC = (
     RecordSpec(128, 20, 'static'),
     RecordSpec(64, 10, 'dynamic'),
     RecordSpec(64, 10, 'static', 4),
+    RecordSpec(64, 10, 'dynamic', 4),
 )
 
 
@@ -36,7 +37,7 @@ def assert_equal(found: dict, wanted: dict) -> None:
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED])
+@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, PACKED_DYNAMIC])
 def test_encoded_records_are_the_examples_of_tensorflow(spec):
     tf = pytest.importorskip('tensorflow')
     columns = example_columns(spec, 50, vocab_size=120_000)
