@@ -57,11 +57,10 @@ class Plan(PlanOptions):
         check_growth_ends(config)
         chips = parse_topology(self.topology)
         _choose_platform(chips.chip.platform)
-        from bert_jax.runs.pretraining import plan_text
 
         # The plan is printed also where a phase does not fit: it says what would help.
         report, refusals = planning.make_plan(config, chips, self)
-        print('\n'.join(plan_text.lines(report)))
+        print('\n'.join(planning.format_plan(report)))
         if self.json:
             write_note(epath.Path(self.json), report, 2)
 

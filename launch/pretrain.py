@@ -224,9 +224,10 @@ class PrintSchedule(Pretrain):
 
     def __call__(self) -> None:  # type: ignore[override]
         """Print it."""
-        from bert_jax.runs.pretraining.dry_run import schedule_text
+        from bert_jax.train.learning_rate import format_schedule
 
-        print(schedule_text(self.configure()))
+        config = self.configure()
+        print(format_schedule(config.optimizer, [phase.steps for phase in config.phases]))
 
 
 pretrain = make_function(Pretrain)

@@ -30,7 +30,7 @@ from bert_jax.model import partition
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.model.blocks.block import parts_of
 from bert_jax.model.embeddings import padded_vocab
-from bert_jax.train.pretraining_program import InputKind, argument_shapes, state_shapes
+from bert_jax.train.pretraining_program import InputKind, PretrainingSetup
 from bert_jax.train.state import checkpoint_bytes
 
 
@@ -44,6 +44,11 @@ class Task(NamedTuple):
     phase: Phase
     predictions: int
     topology: Topology
+
+    @property
+    def setup(self) -> PretrainingSetup:
+        """Return what the run trains."""
+        return PretrainingSetup.from_config(self.config)
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -115,13 +120,13 @@ def count_whole_parameters(task: Task) -> float:
 
     A sharded update keeps less of them between steps.
     """
-    config = task.changed({'shard_optimizer': False}).config
-    return count_held_bytes(state_shapes(config, task.mesh).params)
+    setup = task.changed({'shard_optimizer': False}).setup
+    return count_held_bytes(setup.state_shapes(task.mesh).params)
 
 
 def count_state_memory(task: Task) -> dict[str, float]:
     """Return the bytes that a chip holds of a step's arguments, by the sharding rules."""
-    state, batch, _ = argument_shapes(task.config, task.inputs, task.phase.batch_size, task.mesh)
+    state, batch, _ = task.setup.argument_shapes(task.inputs, task.phase.batch_size, task.mesh)
     return {
         'parameters': count_held_bytes(state.params),
         'optimizer': count_held_bytes(state.opt_state),
@@ -150,7 +155,7 @@ def analyse(task: Task) -> dict[str, Any]:
         'flops_per_token': per_sequence / phase.seq_len,
         'flops_per_step': per_step,
         'memory': used,
-        'checkpoint_bytes': checkpoint_bytes(state_shapes(config, task.mesh)),
+        'checkpoint_bytes': checkpoint_bytes(task.setup.state_shapes(task.mesh)),
         'floor_s': {
             'compute': per_step / (topology.chips * chip.peak_flops),
             'memory': traffic / chip.hbm_bandwidth,

@@ -40,7 +40,7 @@ def count_by_part(model: ModelConfig, pretraining: bool = True) -> dict[str, int
         of_head = 'shared_head' if top == 'head' else f'{top}_head'
         part = below if top == 'encoder' else of_head
         if path not in model.words.computed and (pretraining or top == 'encoder'):
-            parts[part] = parts.get(part, 0) + state.parameter_count({path: leaf}, model)
+            parts[part] = parts.get(part, 0) + state.count_weights({path: leaf}, model)
     return parts
 
 

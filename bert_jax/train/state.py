@@ -114,7 +114,7 @@ def joined(params: Any, frozen: Any) -> Any:
     return traverse_util.unflatten_dict(whole)
 
 
-def parameter_count(params: Any, config: ModelConfig) -> int:
+def count_weights(params: Any, config: ModelConfig) -> int:
     """Count the weights of a tree: those of a whole model, or what its tuning trains of it.
 
     config: the model's. Rows that pad the vocabulary's tables for the hardware are none.

@@ -27,7 +27,7 @@ from bert_jax.costs.compiled import DoesNotFit, compile_for_memory, compile_step
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.blocks.attention import AttentionMask, attend
-from bert_jax.train.pretraining_program import InputKind, argument_shapes
+from bert_jax.train.pretraining_program import InputKind
 from tests.helpers import hlo
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
@@ -55,7 +55,7 @@ class Program:
         self.mesh = estimate.make_abstract_mesh(self.config, where)
         self.collectives = hlo.collectives(self.text, dict(self.mesh.shape))
         inputs = InputKind(self.phase.seq_len, PREDICTIONS)
-        self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
+        self.arguments = self.task.setup.argument_shapes(inputs, self.phase.batch_size, self.mesh)
         leaves = jax.tree_util.tree_flatten_with_path(self.arguments[0].params)[0]
         self.shapes = {path_of(path): leaf.shape for path, leaf in leaves}
 

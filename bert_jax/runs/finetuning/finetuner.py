@@ -38,11 +38,11 @@ from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.state import (
     TrainState,
+    count_weights,
     fresh_state,
     init_params,
     joined,
     load_params_into,
-    parameter_count,
 )
 from bert_jax.train.step import make_train_step
 
@@ -372,7 +372,7 @@ class FineTuner:
             jit(init, name='init', out_shardings=shardings),
             jit(step, name='train', donate_argnums=0, out_shardings=(shardings, None)),
             evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
-            parameter_count(state.params, source),
+            count_weights(state.params, source),
         )
 
     def _list_departures(self, config: FinetuneConfig) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import PretrainConfig
+from bert_jax.configs.schema import DistillationConfig, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -26,10 +26,9 @@ from bert_jax.runs.workdir import notes, word_vectors
 from bert_jax.runs.workdir.run_context import RunContext
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.loop import EvalResult, Evaluation, one_ahead
-from bert_jax.train.losses.masked_lm import make_pretraining_objective
 from bert_jax.train.losses.objective import Batch, MetricSums
 from bert_jax.train.metrics_accumulator import add_sums, means
-from bert_jax.train.pretraining_program import pretraining_model
+from bert_jax.train.pretraining_program import PretrainingSetup
 from bert_jax.train.state import TrainState, joined
 from bert_jax.train.step import make_eval_step
 
@@ -169,10 +168,10 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
     mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
-    objective = make_pretraining_objective(
-        pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
-        nsp=config.pair_loss and manifest.objective in ('nsp', 'sop'),
+    setup = PretrainingSetup.from_config(
+        dataclasses.replace(config, tuning=source.model.tuning, distillation=DistillationConfig())
     )
+    objective = setup.make_objective(setup.make_model(), manifest.objective in ('nsp', 'sop'))
     eval_step = jax.jit(make_eval_step(objective))
 
     # No gradients are kept, so batches are larger than in training.

@@ -17,7 +17,7 @@ from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout, partition
 from bert_jax.model.blocks.block import find_cycle, kind_of
 from bert_jax.model.dropout import DropoutRng
-from bert_jax.train.state import init_params, parameter_count
+from bert_jax.train.state import count_weights, init_params
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.trees import assert_same
 
@@ -79,7 +79,7 @@ def test_the_first_block_has_a_norm_less():
     assert blocks['output_norm']['scale'].shape == (4, 16)
     apart = layout.separate(params)['encoder']['layers']
     assert [('attention_norm' in apart[i]) for i in '0123'] == [False, True, True, True]
-    assert parameter_count(params, tiny()) == flops.count_parameters(tiny())
+    assert count_weights(params, tiny()) == flops.count_parameters(tiny())
     again = layout.stacked(layout.separate(params))
     assert_same(params, again)
 
