@@ -203,7 +203,7 @@ def build_step(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
     inputs = InputKind(seq_len, count_predictions(seq_len), packed=_PACKED.value > 0)
     arrays = batches.draw_batch(config, seq_len, inputs.predictions, size, _PACKED.value)
     program = setup.make_program(inputs, mesh)
-    batch = sharding.place(arrays, mesh, size)
+    batch = sharding.place_batch(arrays, mesh, size)
     return program, setup.make_state(mesh), batch, setup.hparams
 
 

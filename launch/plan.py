@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass
 
 from bert_jax.cli import app
-from bert_jax.cli.common_flags import check_growth_ends, configured
+from bert_jax.cli.common_flags import apply_settings, check_growth_ends
 from bert_jax.configs import load
 from bert_jax.configs.options import option
 from bert_jax.configs.schema import PretrainConfig
@@ -53,7 +53,7 @@ class Plan(PlanOptions):
 
         # Settings and topology by name, which needs no jax.
         named, is_preset = load.load_config(self.config, PretrainConfig)
-        config = configured(named, self.settings, is_preset)
+        config = apply_settings(named, self.settings, is_preset)
         check_growth_ends(config)
         chips = parse_topology(self.topology)
         _choose_platform(chips.chip.platform)

@@ -75,7 +75,7 @@ class DynamicMasking:
         # All bits of the row at once: S scores of words, P draws of what is shown, P random words.
         row_key = jax.random.fold_in(key, row)
         bits = jax.random.bits(row_key, (S + 2 * P,), jnp.uint32)
-        candidates_S = text_positions(mask_S, read['segment_ids'])
+        candidates_S = mark_text(mask_S, read['segment_ids'])
         if self.separator is not None:
             candidates_S &= ids_S != self.separator
         # Without --whole_word every token of text is a word of its own.
@@ -136,7 +136,7 @@ class DynamicMasking:
         return ids_P
 
 
-def text_positions(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
+def mark_text(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
     """Return bool [S], true at text: not at [CLS] (first), [SEP] (a segment's last), padding."""
     # Segments count from 1, padding is 0: then the last token of a segment, [SEP], is where the
     # next number differs.

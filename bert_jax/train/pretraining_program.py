@@ -24,13 +24,13 @@ from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
-from bert_jax.model.dropout import rounded
+from bert_jax.model.dropout import list_rounded_rates
 from bert_jax.train.dynamic_masking import DynamicMasking
 from bert_jax.train.learning_rate import Hparams, hparams_of
 from bert_jax.train.losses.distillation import Distillation, choose_method
 from bert_jax.train.losses.masked_lm import make_pretraining_objective
 from bert_jax.train.losses.objective import Objective
-from bert_jax.train.state import TrainState, abstract_state, create_state
+from bert_jax.train.state import TrainState, create_state, describe_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
@@ -183,7 +183,7 @@ class PretrainingSetup:
     def state_shapes(self, mesh: Mesh) -> TrainState:
         """Return the shapes of `make_state`, as ShapeDtypeStructs with their shardings."""
         shards = sharding.shards_update(self.runtime, mesh)
-        return abstract_state(self._initial_model(), self.optimizer, mesh, shards, self.encoder)
+        return describe_state(self._initial_model(), self.optimizer, mesh, shards, self.encoder)
 
     def _initial_model(self) -> heads.Pretraining:
         """Return a model whose initial values are those of any that the run may compute."""
@@ -218,7 +218,7 @@ class PretrainingSetup:
         }
         columns[words.reads] = ((B, T, *words.axes), jnp.int32)
         # Every column is split by rows; scalars are on every device.
-        by_rows, everywhere = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+        by_rows, everywhere = sharding.make_row_sharding(mesh), sharding.make_whole_sharding(mesh)
         batch = {}
         for name, (shape, dtype) in columns.items():
             batch[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=by_rows)
@@ -234,6 +234,6 @@ class PretrainingSetup:
         }
         return [
             *self.optimizer.without_effect(),
-            *exchange.without_effect(self.runtime, mesh),
-            *rounded(rates, self.runtime.dropout_rng),
+            *exchange.list_without_effect(self.runtime, mesh),
+            *list_rounded_rates(rates, self.runtime.dropout_rng),
         ]

@@ -15,7 +15,7 @@ from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.pretraining_program import PretrainingSetup
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, load_params_into
-from bert_jax.train.task_heads import pretraining_head
+from bert_jax.train.task_heads import choose_pretraining_head
 
 if TYPE_CHECKING:
     from bert_jax.runs.sources.fitting import InitBy
@@ -99,7 +99,7 @@ class FirstWeights:
         # The trained weights belong to these alone: as source.py reads them again with the workdir.
         start = source.load_plain(init_from, print_map)
         setup, tuning = self._setup, self._setup.encoder.tuning
-        if 'pooler' in pretraining_head(setup.model).parts:
+        if 'pooler' in choose_pretraining_head(setup.model).parts:
             fitting.check_pooler(start, tuning)
         if self._tokenizer.fingerprint != start.tokenizer.fingerprint:
             raise UserError(

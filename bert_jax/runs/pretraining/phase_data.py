@@ -67,14 +67,14 @@ class PhaseData:
             split,
             size,
             self.seed,
-            rows=sharding.local_rows(self.mesh, size),
+            rows=sharding.list_local_rows(self.mesh, size),
             order=self.order,
             growth=self.growth,
         )
 
     def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:
         """Put a batch of this process's rows on the devices, as one of all rows."""
-        placed = sharding.place(self.inputs(batch), self.mesh, self.phase.batch_size)
+        placed = sharding.place_batch(self.inputs(batch), self.mesh, self.phase.batch_size)
         if self.teacher is None:
             return placed
         return self.teacher(placed)

@@ -145,7 +145,7 @@ def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
 
     abstract = estimate.make_abstract_mesh(config, topology)
     departures = PretrainingSetup.from_config(config).list_departures(abstract)
-    warnings = [*partition.left_whole(config.model, config.runtime), *departures]
+    warnings = [*partition.list_unsplit(config.model, config.runtime), *departures]
     chip = 'name peak_flops hbm hbm_usable hbm_bandwidth ici source'.split()
     return {
         'config': config.name,

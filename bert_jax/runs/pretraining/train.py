@@ -36,7 +36,7 @@ from bert_jax.runs.workdir.run_context import RunContext, check_batches, say_sto
 from bert_jax.train import checkpoint
 from bert_jax.train.loop import Part, train_steps
 from bert_jax.train.pretraining_program import PretrainingSetup
-from bert_jax.train.state import TrainState, checkpoint_bytes, count_weights
+from bert_jax.train.state import TrainState, count_checkpoint_bytes, count_weights
 
 if TYPE_CHECKING:
     from bert_jax.runs.sources.fitting import InitBy
@@ -67,7 +67,7 @@ class PretrainResult(RunResult):
         if self.signal is None:
             logging.info(f'done: {self.step} steps')
         else:
-            say_stopped(self.signal, checkpoint.standing(self.workdir, self.step))
+            say_stopped(self.signal, checkpoint.describe_standing(self.workdir, self.step))
         return super().exit_code()
 
     @functools.cached_property
@@ -76,7 +76,7 @@ class PretrainResult(RunResult):
 
     def verdict(self) -> str | None:
         """Say how the last evaluation compares with guessing; None without one."""
-        return baselines.verdict(self._lines)
+        return baselines.compare_with_guessing(self._lines)
 
     def uses(self, folder: str) -> dict[str, str]:
         """Return commands for the model in `folder`, a word of the shell, and what they do."""
@@ -136,7 +136,7 @@ def print_sizes(config: PretrainConfig, records: list[Records]) -> None:
             f'phase {data.number}: seq_len {phase.seq_len}, batch {phase.batch_size},'
             f' {phase.steps:,} steps, attention {program.kernel},'
             f' {phase.batch_size * work / 1e9:,.1f} GFLOP a step; {memory}; a checkpoint'
-            f' {format_bytes(checkpoint_bytes(program.state))}'
+            f' {format_bytes(count_checkpoint_bytes(program.state))}'
         )
 
 
@@ -168,7 +168,7 @@ def pretrain(
     mesh = make_mesh(setup, config.phases, records)
     with RunContext(workdir, config, mesh, profile_steps=profile_steps) as context:
         # Before the workdir is this run's: a source that does not fit leaves no trace.
-        has_checkpoint = bool(checkpoint.saved_steps(workdir))
+        has_checkpoint = bool(checkpoint.list_saved_steps(workdir))
         weights = FirstWeights(setup, records[0].tokenizer, has_checkpoint, init_from, init_by)
         weights.read(print_map)
         teacher = make_teacher(setup, records, mesh)
@@ -207,7 +207,7 @@ def _claim(
 ) -> None:
     """Make the workdir this run's, in all of its processes."""
     processes.compare(
-        lambda: same_run.before_the_first_step(context.folder, weights.source),
+        lambda: same_run.describe_start(context.folder, weights.source),
         'give all the same --workdir and --init_from, as one folder that all of them share',
     )
     identity = {'records': [r.identity() for r in records], **weights.identity}
@@ -218,7 +218,7 @@ def _claim(
     # later (their parts of a checkpoint) must come together in one folder.
     context.claim(records[0].tokenizer, identity)
     processes.compare(
-        lambda: same_run.claimed(context.folder),
+        lambda: same_run.describe_claim(context.folder),
         'the --workdir must be one folder that all of them share, a shared disk or gs://',
     )
 

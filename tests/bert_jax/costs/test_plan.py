@@ -113,7 +113,7 @@ def test_a_mesh_that_does_not_divide_is_refused(change, message):
 def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(change, message):
     runtime = apply(PretrainConfig(), [f'runtime.{change}']).runtime
     with refused(message):
-        partition.left_whole(ModelConfig(), runtime)
+        partition.list_unsplit(ModelConfig(), runtime)
 
 
 def large(*changes: str) -> estimate.Task:

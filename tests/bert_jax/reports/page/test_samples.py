@@ -103,7 +103,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
     config = run_of(workdir).config
     assert isinstance(config, schema.PretrainConfig)
     fresh = begun(config).params
-    fresh = layout.stacked(jax.device_get(fresh))
+    fresh = layout.stack_blocks(jax.device_get(fresh))
     for key in ('encoder', 'mlm', 'nsp'):
         jax.tree.map(np.testing.assert_array_equal, first[key], fresh[key])
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(-a, b), first[key], now[key])

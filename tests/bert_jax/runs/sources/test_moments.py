@@ -24,7 +24,7 @@ def adam_of(state):
 def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
     shutil.copytree(encoder, tmp_path / 'run', ignore=shutil.ignore_patterns('checkpoints'))
     config, rng = Workdir(encoder).config(), np.random.default_rng(0)
-    mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
+    mesh = construction.make_mesh(construction.fit_to_devices(config.runtime))
     state = PretrainingSetup.from_config(config).make_state(mesh)
     drawn = jax.tree.map(
         lambda x: rng.integers(1, 99, x.shape).astype(x.dtype), jax.device_get(state.opt_state)
@@ -43,14 +43,14 @@ def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
     )
     assert int(got.step) == 0 and int(adam_of(got).count) == int(adam_of(there).count)
     for name in ('mu', 'nu'):
-        want, mine = (layout.stacked(getattr(adam_of(s), name)) for s in (there, got))
+        want, mine = (layout.stack_blocks(getattr(adam_of(s), name)) for s in (there, got))
         jax.tree.map(np.testing.assert_array_equal, mine, want)
 
 
 def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
     workdir = Workdir(encoder)
     config, tokenizer = workdir.config(), workdir.tokenizer()
-    moments.check(str(encoder), tokenizer, config)
+    moments.check(str(encoder), tokenizer, config.optimizer)
     other = dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, algorithm='lamb_albert')
     )
@@ -62,4 +62,4 @@ def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
         (str(encoder), other, 'whose moments are not those of lamb_albert'),
     ):
         with refused(said):
-            moments.check(name, tokenizer, settings)
+            moments.check(name, tokenizer, settings.optimizer)
