@@ -195,14 +195,16 @@ def build_step(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
     import jax
 
     from bert_jax.mesh import construction, sharding
-    from bert_jax.train.pretraining_program import InputKind, fresh_state, pretraining_program
+    from bert_jax.train.pretraining_program import InputKind, PretrainingSetup
 
+    setup = PretrainingSetup.from_config(config)
     runtime = dataclasses.replace(config.runtime, data_parallel=1)
     mesh = construction.make_mesh(runtime, jax.devices()[:1])
     inputs = InputKind(seq_len, count_predictions(seq_len), packed=_PACKED.value > 0)
     arrays = batches.draw_batch(config, seq_len, inputs.predictions, size, _PACKED.value)
-    program = pretraining_program(config, inputs, mesh)
-    return program, fresh_state(config, mesh), sharding.place(arrays, mesh, size)
+    program = setup.make_program(inputs, mesh)
+    batch = sharding.place_batch(arrays, mesh, size)
+    return program, setup.make_state(mesh), batch, setup.hparams
 
 
 def make_ours(config: Any, seq_len: int, size: int) -> Program:
@@ -210,12 +212,12 @@ def make_ours(config: Any, seq_len: int, size: int) -> Program:
     import jax
 
     # The state is given away in each step (donated), so the newest one is kept here.
-    program, state, batch = build_step(config, seq_len, size)
+    program, state, batch, hparams = build_step(config, seq_len, size)
 
     def run(steps: int) -> None:
         nonlocal state
         for _ in range(steps):
-            state, metrics = program.train_step(state, batch, program.hparams)
+            state, metrics = program.train_step(state, batch, hparams)
         # Steps are dispatched ahead: the time is that until the last is done.
         jax.block_until_ready(metrics)
 
@@ -229,7 +231,7 @@ def make_bare(config: Any, seq_len: int, size: int) -> Program:
 
     from bert_jax.model.dropout import GENERATORS, DropoutRng
 
-    program, state, batch = build_step(config, seq_len, size)
+    program, state, batch, _ = build_step(config, seq_len, size)
     objective, params = program.objective, state.params
     denominators = objective.weights(batch)
     generator = GENERATORS[config.runtime.dropout_rng]

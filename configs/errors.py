@@ -30,7 +30,7 @@ class UserError(Exception):
         return [f'{type(self).__name__}: {self}']
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
+def suggest(name: str, names: Iterable[str]) -> str:
     """Return what a refusal of an unknown name ends with: ' (did you mean X?)', or ''.
 
     `names` are the right ones. Capitals are no difference.

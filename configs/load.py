@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.configs.presets import (
     albert,
     bert,
@@ -88,7 +88,7 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
         offered = list_presets(kind)
         raise UserError(
             f'--config={name_or_path}: neither a file nor a preset; the presets are'
-            f' {", ".join(offered)}{did_you_mean(name_or_path, offered)}'
+            f' {", ".join(offered)}{suggest(name_or_path, offered)}'
         )
     if path.suffix == '.json':
         return schema.read(path)

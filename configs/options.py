@@ -104,24 +104,24 @@ class Described(NamedTuple):
         return self.default is dataclasses.MISSING
 
 
-def option(default: Any, help: str = '', **described: Any) -> Any:
+def option(default: Any, help: str = '', **describe_fields: Any) -> Any:
     """Return a field that may be left out; `described`: the other attributes of `Option`."""
-    return dataclasses.field(default=default, metadata={_KEY: Option(help, **described)})
+    return dataclasses.field(default=default, metadata={_KEY: Option(help, **describe_fields)})
 
 
-def newer(default: Any, help: str, before: Any = NO_VALUE, **described: Any) -> Any:
+def newer(default: Any, help: str, before: Any = NO_VALUE, **describe_fields: Any) -> Any:
     """Return a field that older files lack; `before`: what they mean, if it is not the default.
 
     It is left out of `repr` too, of which fingerprints of older runs are made.
     """
-    described['later'] = default if before is NO_VALUE else before
-    metadata = {_KEY: Option(help, **described)}
+    describe_fields['later'] = default if before is NO_VALUE else before
+    metadata = {_KEY: Option(help, **describe_fields)}
     return dataclasses.field(default=default, metadata=metadata, repr=False)
 
 
-def required(help: str = '', **described: Any) -> Any:
+def required(help: str = '', **describe_fields: Any) -> Any:
     """Return a field without a default; `described` is as of `option`."""
-    return option(dataclasses.MISSING, help, **described)
+    return option(dataclasses.MISSING, help, **describe_fields)
 
 
 def later(section: Callable[[], Any]) -> Any:
@@ -134,7 +134,7 @@ def later(section: Callable[[], Any]) -> Any:
 _hints = functools.cache(typing.get_type_hints)
 
 
-def described(cls: Any) -> list[Described]:
+def describe_fields(cls: Any) -> list[Described]:
     """Return the fields of a dataclass, each with its description."""
     return [
         Described(field.name, _hints(cls)[field.name], field.default, field.metadata.get(_KEY))
@@ -154,7 +154,7 @@ def read_attributes(cls: type) -> dict[str, str]:
 
 
 @functools.cache
-def command_options(action: type) -> dict[str, Described]:
+def list_command_options(action: type) -> dict[str, Described]:
     """Return the options of a command by the names of their flags: its own, then those it shares.
 
     A field is one where the docstring of the class that has it says what it means.
@@ -163,7 +163,7 @@ def command_options(action: type) -> dict[str, Described]:
       action: the dataclass of what the command does (bert_jax/cli/flags.py).
     """
     given = {field.name for field in dataclasses.fields(action) if field.init}
-    fields = {field.name: field for field in described(action) if field.name in given}
+    fields = {field.name: field for field in describe_fields(action) if field.name in given}
     options: dict[str, Described] = {}
     for cls in action.__mro__:
         texts = read_attributes(cls)
@@ -187,7 +187,7 @@ def select_options(options: Any, cls: type[T], **changed: Any) -> T:
     return cls(**values | changed)
 
 
-def inside(number: float, interval: str) -> bool:
+def is_inside(number: float, interval: str) -> bool:
     """Tell whether a number lies in an interval such as '[0, 1)'; NaN lies in none."""
     # The ends as floats: 'inf' is one; the brackets say whether the ends belong to it.
     low, high = map(float, interval[1:-1].split(','))
@@ -195,17 +195,17 @@ def inside(number: float, interval: str) -> bool:
     return above and (number < high or (number == high and interval[-1] == ']'))
 
 
-def outside(value: Any, option: Option | None) -> bool:
+def is_outside(value: Any, option: Option | None) -> bool:
     """Tell whether a value lies outside of the interval of its field; None never does."""
     within = option and option.within
-    return bool(within and value is not None and not inside(value, within))
+    return bool(within and value is not None and not is_inside(value, within))
 
 
 def check_intervals(options: Any) -> None:
     """Raise UserError, naming the flag, for the first number outside of its interval."""
-    for name, _, _, option in described(type(options)):
+    for name, _, _, option in describe_fields(type(options)):
         value = getattr(options, name)
-        if option and outside(value, option):
+        if option and is_outside(value, option):
             raise UserError(f'--{name}={value}: must be {_in_words(str(option.within))}')
 
 
@@ -223,14 +223,14 @@ def _in_words(interval: str) -> str:
 # ---- what a type says
 
 
-def without_none(hint: Any) -> list[Any]:
+def drop_none(hint: Any) -> list[Any]:
     """Return the types that a hint names, without None."""
     # int | None and Optional[int] are two types to Python.
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return [kind for kind in (typing.get_args(hint) if union else [hint]) if kind is not type(None)]
 
 
-def item_type(hint: Any) -> Any:
+def find_item_type(hint: Any) -> Any:
     """Return the type of the items of a tuple or sequence, or None for what is neither."""
     if typing.get_origin(hint) in (tuple, collections.abc.Sequence):
         return typing.get_args(hint)[0]

@@ -19,10 +19,16 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.configs.model import own_parts
 from bert_jax.configs.model.tuning import Method
-from bert_jax.configs.options import described, is_section, item_type, outside, without_none
+from bert_jax.configs.options import (
+    describe_fields,
+    drop_none,
+    find_item_type,
+    is_outside,
+    is_section,
+)
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.section import Section, names, settings
 
@@ -111,14 +117,14 @@ def _put(data: Any, root: type[Section], name: str, text: str) -> None:
     hint: Any = root
     for step in name.split('.'):
         inside, option = inside[key], None
-        if item := item_type(hint):
+        if item := find_item_type(hint):
             if not step.isdecimal() or int(step) >= len(inside):
                 raise UserError(
                     f'{name}: {step!r} is no place in it; the places are 0 to {len(inside) - 1}'
                 )
             key, hint = int(step), item
         elif is_section(hint):
-            fields = {field.name: field for field in described(hint)}
+            fields = {field.name: field for field in describe_fields(hint)}
             if step in hint.removed:
                 raise UserError(f'{name} was removed ({hint.removed[step]}): leave it out')
             if (step, text) in hint.replaced:
@@ -136,7 +142,7 @@ def _put(data: Any, root: type[Section], name: str, text: str) -> None:
     if is_section(hint):
         raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(hint))}')
     value = _parse(text, hint, name)
-    if option and outside(value, option):
+    if option and is_outside(value, option):
         raise UserError(f'{name}={text}: must be in {option.within}')
     inside[key] = value
 
@@ -144,7 +150,7 @@ def _put(data: Any, root: type[Section], name: str, text: str) -> None:
 def _parse(text: str, hint: Any, name: str) -> Any:
     """Return the value of type `hint` that `text` spells, or raise UserError with the name."""
     # `none` first, where it is allowed, or as JSON has it; what is left is one type.
-    kind = without_none(hint)[0]
+    kind = drop_none(hint)[0]
     or_none = ' or none' if type(None) in typing.get_args(hint) else ''
     if or_none and text.lower() in ('none', 'null'):
         return None
@@ -294,7 +300,7 @@ def describe_settings(cls: type[Section], prefix: str = '') -> str:
         sections = list(dict.fromkeys(name.split('.')[0] for name in names if '.' in name))
         raise UserError(
             f'--help_settings={prefix}: no such section; they are'
-            f' {", ".join(sections)}{did_you_mean(prefix, sections + names)}'
+            f' {", ".join(sections)}{suggest(prefix, sections + names)}'
         )
     lines = ['# --set NAME=VALUE changes a setting; what a preset makes of them: --print_config']
     for name, default, field in chosen:
@@ -312,7 +318,7 @@ def describe_settings(cls: type[Section], prefix: str = '') -> str:
 
 def _type(hint: Any) -> str:
     """Word a type as a user writes its values: 'whole number or none', 'last|best'."""
-    kind = without_none(hint)[0]
+    kind = drop_none(hint)[0]
     literal = typing.get_origin(kind) is Literal
     text = '|'.join(typing.get_args(kind)) if literal else _TYPES[kind]
     return text if kind is hint else f'{text} or none'

@@ -28,7 +28,7 @@ from bert_jax.configs.options import (
     RATE,
     SEED,
     SHARE,
-    inside,
+    is_inside,
     later,
     newer,
     option,
@@ -225,7 +225,7 @@ class PretrainConfig(Section):
         # Each rule here relates fields of different sections; what one section can tell by itself
         # its own `check` has refused by now.
         self._require(len(self.phases) > 0, 'phases', 'at least one')
-        if not inside(self.total_steps, COUNT):
+        if not is_inside(self.total_steps, COUNT):
             raise UserError(f'phases: {self.total_steps} steps in all: must be in {COUNT}')
         # Phase by phase: rows must fit the position table, and a batch must be cut into equal
         # parts.

@@ -23,10 +23,10 @@ from bert_jax.configs.model import own_parts
 from bert_jax.configs.options import (
     NO_VALUE,
     Described,
-    described,
+    describe_fields,
+    find_item_type,
+    is_outside,
     is_section,
-    item_type,
-    outside,
 )
 
 
@@ -57,7 +57,7 @@ class Section:
     replaced = types.MappingProxyType[tuple[str, str], tuple[str, str]]({})
 
     def __post_init__(self) -> None:
-        for field in described(type(self)):
+        for field in describe_fields(type(self)):
             value, hint = getattr(self, field.name), field.type
             # The type before the interval, which only numbers have; contradictions last, because
             # `check` may then rely on every field.
@@ -71,7 +71,7 @@ class Section:
                 raise UserError(
                     f'{type(self).__name__}.{field.name}={reprlib.repr(value)}: expected {allowed}'
                 )
-            if field.option and outside(value, field.option):
+            if field.option and is_outside(value, field.option):
                 self._require(False, field.name, f'in {field.option.within}')
         self.check()
 
@@ -127,7 +127,7 @@ class Section:
                 data[name] = value
 
         # All names before any value, so that a file of another version is named as such.
-        fields = {field.name: field for field in described(cls)}
+        fields = {field.name: field for field in describe_fields(cls)}
         absent = {
             name: field.option.later
             for name, field in fields.items()
@@ -150,7 +150,7 @@ def _read(field: Described, value: Any, path: str, title: str) -> Any:
     """Return a setting from parsed JSON: sections as such, what else there is unchecked."""
     if is_section(field.type):
         return typed_json.make(field.type, value, f'{path}.{field.name}' if path else field.name)
-    if (item := item_type(field.type)) is None:
+    if (item := find_item_type(field.type)) is None:
         return value
     if not isinstance(value, list | tuple):
         raise UserError(f'{title}.{field.name}={reprlib.repr(value)}: expected a list')
@@ -160,7 +160,7 @@ def _read(field: Described, value: Any, path: str, title: str) -> Any:
 def to_dict(config: Section) -> dict[str, Any]:
     """Return the configuration as plain JSON data: nested dictionaries and lists by field name."""
     values = {}
-    for name, _, _, option in described(type(config)):
+    for name, _, _, option in describe_fields(type(config)):
         value = getattr(config, name)
         if option and value == option.later:
             continue
@@ -182,11 +182,11 @@ def settings(config: Section, prefix: str = '') -> Iterator[tuple[str, Any, Desc
 
     Items of a tuple are one entry each, with N in place of the index and the defaults of the class.
     """
-    for field in described(type(config)):
+    for field in describe_fields(type(config)):
         name, value = prefix + field.name, getattr(config, field.name)
         if isinstance(value, Section):
             yield from settings(value, f'{name}.')
-        elif item := item_type(field.type):
+        elif item := find_item_type(field.type):
             yield from settings(item(), f'{name}.N.')
         else:
             yield name, value, field

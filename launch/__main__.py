@@ -17,7 +17,7 @@ import sys
 
 import bert_jax
 from bert_jax.cli import app, commands
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 
 # {what one wants to do: the commands}; what each does is written at the head of its file.
 COMMANDS = {
@@ -48,21 +48,21 @@ def main() -> None:
         if name in commands.SUBCOMMANDS['jax']:
             module = f'bert_jax.launch.{name}'
         else:
-            module = commands.module_of(name)
+            module = commands.find_module(name)
         if name not in _NAMES:
             raise UserError(
-                f'{name}: no such command{did_you_mean(name, _NAMES)}: `bert-jax` lists them'
+                f'{name}: no such command{suggest(name, _NAMES)}: `bert-jax` lists them'
             )
     runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
 def listing() -> str:
     """Return how a command is run, and every command with what it does, a line each."""
-    width = max(len(commands.typed_name(name)) for name in _NAMES) + 2
+    width = max(len(commands.name_as_typed(name)) for name in _NAMES) + 2
     lines = ['usage: bert-jax NAME [--flags], or the command itself:']
     for aim, names in COMMANDS.items():
         lines += ['', f'{aim}:']
-        lines += [f'  {commands.typed_name(name):{width}}{_summary(name)}' for name in names]
+        lines += [f'  {commands.name_as_typed(name):{width}}{_summary(name)}' for name in names]
     return '\n'.join(lines)
 
 

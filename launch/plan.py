@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass
 
 from bert_jax.cli import app
-from bert_jax.cli.common_flags import check_growth_ends, configured
+from bert_jax.cli.common_flags import apply_settings, check_growth_ends
 from bert_jax.configs import load
 from bert_jax.configs.options import option
 from bert_jax.configs.schema import PretrainConfig
@@ -53,15 +53,14 @@ class Plan(PlanOptions):
 
         # Settings and topology by name, which needs no jax.
         named, is_preset = load.load_config(self.config, PretrainConfig)
-        config = configured(named, self.settings, is_preset)
+        config = apply_settings(named, self.settings, is_preset)
         check_growth_ends(config)
         chips = parse_topology(self.topology)
         _choose_platform(chips.chip.platform)
-        from bert_jax.runs.pretraining import plan_text
 
         # The plan is printed also where a phase does not fit: it says what would help.
         report, refusals = planning.make_plan(config, chips, self)
-        print('\n'.join(plan_text.lines(report)))
+        print('\n'.join(planning.format_plan(report)))
         if self.json:
             write_note(epath.Path(self.json), report, 2)
 

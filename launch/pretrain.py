@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from bert_jax.cli import app
-from bert_jax.cli.common_flags import CommonFlags, check_growth_ends, configured
+from bert_jax.cli.common_flags import CommonFlags, apply_settings, check_growth_ends
 from bert_jax.configs import load, schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option
@@ -103,8 +103,8 @@ class Pretrain(CommonFlags):
                 names = ('workdir', 'init_from', 'init_by', 'dry_run')
                 same = {f'--{name}': getattr(self, name) for name in names}
                 config, records = stack.enter_context(
-                    processes.joined_run(
-                        cluster, self.check, lambda made: same_run.description(*made, same)
+                    processes.join_run(
+                        cluster, self.check, lambda made: same_run.describe_process(*made, same)
                     )
                 )
 
@@ -152,22 +152,22 @@ class Pretrain(CommonFlags):
         Raises:
           UserError: they contradict each other, or the batch of a new run grows to its end.
         """
-        from bert_jax.runs.pretraining.records import begun_settings, settings_of_records
+        from bert_jax.runs.pretraining.records import list_record_settings, read_begun_settings
 
         config, is_preset = load.load_config(self.config, PretrainConfig)
         data, named = list_paths(self.data), list_settings(self.settings)
         workdir = None if self.workdir is None else str(self.workdir)
         changes: list[str] = []
         if is_preset:
-            changes += settings_of_records(config, data, bool(self.init_from))
-        begun = begun_settings(workdir, config.phases if is_preset else ())
+            changes += list_record_settings(config, data, bool(self.init_from))
+        begun = read_begun_settings(workdir, config.phases if is_preset else ())
         changes += begun
         if self.init_from:
             from bert_jax.runs.sources.fitting import shape_settings
 
             changes += shape_settings(str(self.init_from), data, workdir, self.init_by)
         changes += self.settings_of_flags(config, named)
-        made = configured(config, [*changes, *named], is_preset)
+        made = apply_settings(config, [*changes, *named], is_preset)
         if not begun:
             check_growth_ends(made)
         return made
@@ -224,9 +224,10 @@ class PrintSchedule(Pretrain):
 
     def __call__(self) -> None:  # type: ignore[override]
         """Print it."""
-        from bert_jax.runs.pretraining.dry_run import schedule_text
+        from bert_jax.train.learning_rate import format_schedule
 
-        print(schedule_text(self.configure()))
+        config = self.configure()
+        print(format_schedule(config.optimizer, [phase.steps for phase in config.phases]))
 
 
 pretrain = make_function(Pretrain)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from bert_jax.cli import app
 from bert_jax.configs import schema
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.configs.options import option
 
 
@@ -112,7 +112,7 @@ def choose(flag: str, asked: Sequence[Any], offered: Sequence[Any]) -> tuple[Any
     by_name = {str(getattr(each, 'name', each)): each for each in offered}
     for name in map(str, asked):
         if name not in by_name:
-            offers = f'{", ".join(by_name)}{did_you_mean(name, by_name)}'
+            offers = f'{", ".join(by_name)}{suggest(name, by_name)}'
             raise UserError(f'--{flag}={name}: the study has {offers}')
     return tuple(by_name[str(name)] for name in asked or by_name)
 

@@ -209,7 +209,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     from bert_jax.model import heads
     from bert_jax.runs.workdir.workdir import Workdir
     from bert_jax.train import checkpoint
-    from bert_jax.train.state import fresh_state, init_params
+    from bert_jax.train.state import init_params, make_state
 
     folder = tmp_path_factory.mktemp('encoder')
     (folder / 'vocabulary').mkdir()
@@ -236,7 +236,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     tokenizer.save(folder / 'tokenizer')
     # On one device: a program for a mesh takes longer to compile.
     params = jax.jit(lambda: init_params(heads.Pretraining(model), 7))()
-    state = fresh_state(params, config.optimizer)
+    state = make_state(params, config.optimizer)
     checkpoints = checkpoint.Checkpoints(folder)
     checkpoints.save(state, {'kind': 'pretrain'})
     checkpoints.close()

@@ -31,7 +31,7 @@ from absl import flags as absl_flags
 import bert_jax
 from bert_jax.cli import commands, flags, log
 from bert_jax.configs.errors import UserError, iterate_causes, require_extra
-from bert_jax.configs.options import Described, command_options, without_none
+from bert_jax.configs.options import Described, drop_none, list_command_options
 from bert_jax.configs.overrides import describe_settings
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.configs.section import Section, names
@@ -49,7 +49,7 @@ def run(*actions: type) -> None:
     """
     program = pathlib.Path(sys.argv[0]).stem
     flags.define(actions)
-    options = [option for action in actions for option in command_options(action).values()]
+    options = [option for action in actions for option in list_command_options(action).values()]
     takes_words = [field.option for field in options if field.option and field.option.words]
     are_texts = any(option.texts for option in takes_words)
     settings = [field.option.settings for field in options if field.option]
@@ -196,7 +196,7 @@ def console() -> None:
     # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     with ending(f'bert-{name}'):
-        module = commands.module_of(name)
+        module = commands.find_module(name)
     runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
@@ -232,7 +232,7 @@ def check_output(flag: str, path: str) -> None:
         raise UserError(f'--{flag}={path}: {reason}: name another') from error
 
 
-def own_flags() -> list[absl_flags.Flag]:
+def list_own_flags() -> list[absl_flags.Flag]:
     """Return the binary's own flags in the order of their definition."""
     # flags.py disclaims what it defines, so that absl counts it to this file.
     return absl_flags.FLAGS.flags_by_module_dict().get(__name__, [])
@@ -241,7 +241,7 @@ def own_flags() -> list[absl_flags.Flag]:
 def _check_values(options: Sequence[Described]) -> None:
     """Raise UserError for a flag whose value is empty, nan, or on an unknown kind of storage."""
     may_be_empty = {field.name for field in options if field.default == ''}
-    for flag in own_flags():
+    for flag in list_own_flags():
         # Only what was given: a default is the program's own affair.
         values = flag.value if isinstance(flag.value, list) else [flag.value]
         for value in values if flag.present else []:
@@ -317,10 +317,10 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
 
     if instead := commands.REMOVED_FLAGS.get(program, {}).get(flag):
         return f'--{flag} is gone: {instead}'
-    flag_names = [each.name for each in own_flags()]
+    flag_names = [each.name for each in list_own_flags()]
     if settings is None and 'set' in flag_names:  # feature-based's own --set
         settings = FinetuneConfig
-    command = commands.typed_name(program)
+    command = commands.name_as_typed(program)
     meant = elsewhere.propose(flag, command, flag_names, names(settings) if settings else ())
     if flag == 'recipe' and 'config' in flag_names:  # a flag of bert-finetune
         meant = '--config=NAME names a preset, as --config=modernbert_base'
@@ -389,14 +389,14 @@ def _write_help(actions: Sequence[type], program: str) -> str:
     """Return the docstring of the command's file and its options, action by action."""
     # The docstring is the manual page; the options follow in the order in which they are declared,
     # which tells a story where absl's own help is alphabetical.
-    options = [command_options(action) for action in actions]
+    options = [list_command_options(action) for action in actions]
     words = [field.option.words for each in options for field in each.values() if field.option]
     arguments = next(filter(None, words), '')
     lines = [
         (sys.modules[actions[0].__module__].__doc__ or '').strip(),
         '',
-        f'usage: {commands.typed_name(program)} [--flags] {arguments}'.rstrip(),
-        *commands.subcommand_lines(program),
+        f'usage: {commands.name_as_typed(program)} [--flags] {arguments}'.rstrip(),
+        *commands.list_subcommands(program),
     ]
     shown: dict[str, str] = {}
     for action, its_options in zip(actions, options):
@@ -433,7 +433,7 @@ def _describe_option(name: str, field: Described) -> str:
         text += ' (required)'
     elif field.default not in (None, (), ''):
         text += f' (default: {_write_value(field.default)})'
-    is_switch = without_none(field.type) == [bool]
+    is_switch = drop_none(field.type) == [bool]
     head = f'  --[no]{name}' if is_switch else f'  --{name}'
     return f'{head}\n{absl_flags.text_wrap(text, length=100, indent="      ")}'
 

@@ -39,7 +39,7 @@ _LEFT = {
 }
 
 
-def module_of(name: str) -> str:
+def find_module(name: str) -> str:
     """Return the module that runs the command; a subcommand is taken from the arguments.
 
     Raises UserError for a subcommand that was there once.
@@ -59,22 +59,22 @@ def check_no_subcommand(file: str, words: Sequence[str]) -> None:
     """Raise UserError where a file of launch is run as if it were the script of its command."""
     if part := SUBCOMMANDS.get(file, {}).get(words[0] if words else ''):
         raise UserError(
-            f'{words[0]!r} is a part of the installed command: run `{typed_name(part)}`, or'
+            f'{words[0]!r} is a part of the installed command: run `{name_as_typed(part)}`, or'
             f' python -m bert_jax.launch.{part}'
         )
 
 
-def script_name(command: str) -> str:
+def name_script(command: str) -> str:
     """Return the installed script of a command: `bert-train-vocab` of `train_vocab`."""
     return f'bert-{command.replace("_", "-")}'
 
 
-def typed_name(file: str) -> str:
+def name_as_typed(file: str) -> str:
     """Return what is typed for a file of launch: `bert-preprocess verify` of `verify_data`."""
     name, subcommand = _PARTS.get(file, (file, ''))
-    return f'{script_name(name)} {subcommand}'.rstrip()
+    return f'{name_script(name)} {subcommand}'.rstrip()
 
 
-def subcommand_lines(name: str) -> list[str]:
+def list_subcommands(name: str) -> list[str]:
     """Return the lines of a command's help that name its subcommands."""
-    return [f'also: {typed_name(file)} --help' for file in SUBCOMMANDS.get(name, {}).values()]
+    return [f'also: {name_as_typed(file)} --help' for file in SUBCOMMANDS.get(name, {}).values()]

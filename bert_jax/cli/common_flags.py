@@ -133,7 +133,7 @@ def _same(change: str, name: str) -> bool:
     return changed == name or name.startswith(f'{changed}.')
 
 
-def configured(config: C, changes: Sequence[str], is_preset: bool = False) -> C:
+def apply_settings(config: C, changes: Sequence[str], is_preset: bool = False) -> C:
     """Return the configuration with `changes`; what a preset warms up keeps its share of the steps.
 
     That is the learning rate's warm-up, and the growth of each phase's batch. What is named in

@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 from absl import flags
 
-from bert_jax.cli.commands import typed_name
+from bert_jax.cli.commands import name_as_typed
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import (
     Described,
     Option,
-    command_options,
-    item_type,
-    without_none,
+    drop_none,
+    find_item_type,
+    list_command_options,
 )
 
 # Of the command that calls `define`, and not of this file: where --help lists them.
@@ -34,7 +34,7 @@ def define(actions: Sequence[type]) -> None:
     """Define a flag for each option of the actions, in their order; what they share once."""
     defined: dict[str, Described] = {}
     for action in actions:
-        for name, field in command_options(action).items():
+        for name, field in list_command_options(action).items():
             if _describe(field).words:
                 continue
             if name not in defined:
@@ -52,22 +52,24 @@ def read(actions: Sequence[type], words: Sequence[str] = ()) -> Any:
       UserError: they do not go together, a required option is not there, or a list holds what is
         no number.
     """
-    names = dict.fromkeys(name for action in actions for name in command_options(action))
+    names = dict.fromkeys(name for action in actions for name in list_command_options(action))
     given = {name: flags.FLAGS[name].value for name in names if _is_present(name)}
     switches = {
         _describe(field).switch: name
         for action in actions
-        for name, field in command_options(action).items()
+        for name, field in list_command_options(action).items()
     }
     for switch, name in switches.items():
         # The switch wins, as the shorter and so the more deliberate of both.
         if switch and flags.FLAGS[switch[0]].value:
             given[name] = switch[1]
-    taking_words = [a for a in actions for f in command_options(a).values() if _describe(f).words]
+    taking_words = [
+        a for a in actions for f in list_command_options(a).values() if _describe(f).words
+    ]
     if words and taking_words:
         given[_name_words(taking_words[0])] = words
     action = choose(actions, given)
-    options = command_options(action)
+    options = list_command_options(action)
     return action(**{options[n].name: _convert(n, options[n], given[n]) for n in given})
 
 
@@ -78,7 +80,7 @@ def choose(actions: Sequence[Any], given: Mapping[str, Any]) -> Any:
       UserError: no action has all of them, or what one requires is not there.
     """
     # What fewest actions have says most about what is meant.
-    named = sorted(given, key=lambda name: sum(name in command_options(a) for a in actions))
+    named = sorted(given, key=lambda name: sum(name in list_command_options(a) for a in actions))
     fitting = list(actions)
     for name in named:
         fitting = [action for action in fitting if _takes(action, name, given[name])]
@@ -116,7 +118,7 @@ def format_command(name: str, options: Mapping[str, Any]) -> str:
         elif isinstance(value, list | tuple):
             several = list(value)
         words += [f'--{flag}={item}' for item in several]
-    return shlex.join([*typed_name(name).split(), *words])
+    return shlex.join([*name_as_typed(name).split(), *words])
 
 
 def _describe(field: Described) -> Option:
@@ -129,12 +131,12 @@ def _is_present(name: str) -> bool:
 
 
 def _name_words(action: type) -> str:
-    return next(name for name, f in command_options(action).items() if _describe(f).words)
+    return next(name for name, f in list_command_options(action).items() if _describe(f).words)
 
 
 def _takes(action: type, name: str, value: Any) -> bool:
     """Tell whether an action has the option, and the option the value."""
-    field = command_options(action).get(name)
+    field = list_command_options(action).get(name)
     if field is None:
         return False
     choices = find_choices(field)
@@ -142,7 +144,7 @@ def _takes(action: type, name: str, value: Any) -> bool:
 
 
 def _find_missing(action: type, given: Mapping[str, Any]) -> list[str]:
-    options = command_options(action)
+    options = list_command_options(action)
     missing = [name for name in options if options[name].is_required and name not in given]
     return [_describe(options[name]).words or _show(name, options[name]) for name in missing]
 
@@ -173,7 +175,7 @@ def _describe_use(name: str, given: Mapping[str, Any], actions: Sequence[type]) 
     if len(owners) > 3:
         owners = [*owners[:2], 'others']
     shown = f'--{name}'
-    if any(find_choices(a[name]) for a in map(command_options, actions) if name in a):
+    if any(find_choices(a[name]) for a in map(list_command_options, actions) if name in a):
         shown = f'--{name}={given[name]}'
     return f'{shown} (of {_enumerate(owners, "or")})'
 
@@ -189,14 +191,14 @@ def _list_choices(actions: Sequence[type], name: str) -> list[str]:
     """Return the values that any of the actions takes for an option; none where all are taken."""
     choices: dict[str, None] = {}
     for action in actions:
-        if name in command_options(action):
-            choices |= dict.fromkeys(find_choices(command_options(action)[name]))
+        if name in list_command_options(action):
+            choices |= dict.fromkeys(find_choices(list_command_options(action)[name]))
     return list(choices)
 
 
 def find_choices(field: Described) -> tuple[str, ...]:
     """Return the values that an option may have; none where it may have any."""
-    kinds = without_none(field.type)
+    kinds = drop_none(field.type)
     if typing.get_origin(kinds[0]) is Literal:
         return typing.get_args(kinds[0])
     return ()
@@ -205,20 +207,20 @@ def find_choices(field: Described) -> tuple[str, ...]:
 def _find_item(field: Described) -> Any:
     """Return the type of the items of a field that takes several; None for any other."""
     # Whichever stands first: the type may also name one item by itself.
-    items = [item_type(kind) for kind in without_none(field.type)]
+    items = [find_item_type(kind) for kind in drop_none(field.type)]
     return next((_flatten(item) for item in items if item), None)
 
 
 def _flatten(kind: Any) -> Any:
     """Return `str` for a path, which is a str too, and any other type as it is."""
-    return str if str in without_none(kind) else kind
+    return str if str in drop_none(kind) else kind
 
 
 def _define(name: str, field: Described, choices: Sequence[str]) -> None:
     """Define the flag of an option, and the one of its switch after it."""
     # Without a default: the dataclass has it, and what is not given is not asked for.
     option = _describe(field)
-    kinds = without_none(field.type)
+    kinds = drop_none(field.type)
     # Bounds are told by absl, with the flag's name, before the command begins.
     low, high = typing.cast(tuple[Any, Any], option.bounds)  # ints or floats, as the field's type
     # Given twice, the last would win without a word; only flags for several values may be.
@@ -254,7 +256,7 @@ def _define(name: str, field: Described, choices: Sequence[str]) -> None:
 def _convert(name: str, field: Described, value: Any) -> Any:
     """Return the value of a flag in the type of its field; of a str or several, one is the str."""
     # absl has read all but lists: of them, strings are left.
-    kinds, item = without_none(field.type), _find_item(field)
+    kinds, item = drop_none(field.type), _find_item(field)
     if _describe(field).words and item is None:
         if len(value) != 1:
             shown = _describe(field).words

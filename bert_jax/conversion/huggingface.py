@@ -30,7 +30,7 @@ from bert_jax.conversion.parameters import Layout, NameOf, Tensors
 from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.conversion.weight_files import read_tensors
 from bert_jax.train.head_base import PARTS
-from bert_jax.train.task_heads import CLASSES, HEADS, of_task
+from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
 _SETTINGS = {
@@ -121,9 +121,9 @@ def read(directory: epath.PathLike) -> Reading:
         config,
         layout.to_tree(tensors, names, str(folder), 'config.json'),
         architecture,
-        labels if of_task(parts) else (),
+        labels if select_of_task(parts) else (),
         settings.get(*theirs.head_dropout),
-        settings.get('problem_type') if of_task(parts) else None,
+        settings.get('problem_type') if select_of_task(parts) else None,
     )
     if architecture in CLASSES and isinstance(of_tasks := settings.get(_CHOSEN), dict):
         chosen = of_tasks.get(model.head)
@@ -233,7 +233,7 @@ def _read_labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, 
 def _has_score_alone(architecture: str) -> bool:
     """Whether a class has one output, a score that no label names."""
     head = CLASSES.get(architecture)
-    return head is not None and bool(of_task(head.parts)) and not head.labelled
+    return head is not None and bool(select_of_task(head.parts)) and not head.labelled
 
 
 def _make_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
@@ -311,7 +311,7 @@ def _make_settings(model: Model) -> dict[str, Any]:
     }
 
     # Names of outputs: transformers wants one for each, and makes these up where there are none.
-    if of_task(CLASSES[model.architecture].parts):
+    if select_of_task(CLASSES[model.architecture].parts):
         labels = model.labels or tuple(f'LABEL_{i}' for i in range(model.outputs))
         if not _has_score_alone(model.architecture):
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}

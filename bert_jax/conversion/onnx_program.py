@@ -29,7 +29,7 @@ from bert_jax.conversion import serving
 from bert_jax.conversion.onnx_graph import Graph, Made, Value
 from bert_jax.conversion.onnx_operations import ROWS, SAME, Call, onnx_type
 from bert_jax.conversion.trained_model import Model
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import layout
 
 OPSET = 17  # every engine of the last years reads it; the first that has what all models need
@@ -158,7 +158,7 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
         for name, shape in axes.items()
     }
-    weights = by_path(layout.separate(serving.nest(serving.select_weights(whole))))
+    weights = group_by_path(layout.separate_blocks(serving.nest(serving.select_weights(whole))))
 
     def run(leaves: Sequence[jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
         batch, params = dict(zip(inputs, arrays)), serving.nest(dict(zip(weights, leaves)))

@@ -26,8 +26,8 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families.family import ArrayName, Piece
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import by_path
-from bert_jax.model.embeddings import padded_vocab
+from bert_jax.mesh.sharding import group_by_path
+from bert_jax.model.embeddings import pad_vocab
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
@@ -155,7 +155,7 @@ class Layout:
                 arrays.append(np.asarray(array.T if stored.is_transposed else array, np.float32))
             if path in _VOCABULARY:
                 # Rows that no word has: zero here, and left out again on the way back.
-                rows = padded_vocab(self._config.vocab_size) - self._config.vocab_size
+                rows = pad_vocab(self._config.vocab_size) - self._config.vocab_size
                 leaves[path] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
             else:
                 is_stacked = path.startswith(_LAYERS)
@@ -212,7 +212,7 @@ def find_shapes(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict
 def _trace_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """{path: shape} of a model's parameters."""
     tree = jax.eval_shape(lambda: init_params(model, 0))
-    return {path: leaf.shape for path, leaf in by_path(tree).items()}
+    return {path: leaf.shape for path, leaf in group_by_path(tree).items()}
 
 
 def find_parts(

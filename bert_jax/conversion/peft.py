@@ -42,7 +42,7 @@ from bert_jax.conversion.peft_settings import (
 )
 from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.conversion.weight_files import read_tensors
-from bert_jax.model.tuning import is_added, neutral
+from bert_jax.model.tuning import find_neutral, is_added
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.task_heads import CLASSES
 
@@ -419,7 +419,7 @@ def _fill(tensors: Tensors, layout: Layout) -> None:
     for path, stored in layout.stored.items():
         for name, shape in stored.shapes().items() if is_added(path) else ():
             if _END.sub('', name) not in there:
-                tensors[name] = np.full(shape, neutral(path), np.float32)
+                tensors[name] = np.full(shape, find_neutral(path), np.float32)
 
 
 def _stands_in(name: str, module: str) -> bool:

@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.parameters import Tensors, join_names
 from bert_jax.conversion.trained_model import Model
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import layout
 from bert_jax.model.blocks import matmul
 from bert_jax.train.head_base import PARTS
@@ -40,7 +40,7 @@ def make_forward(model: Model, dtype: DTypeLike = jnp.float32) -> Function:
     layers are computed in `dtype`.
     """
     config, head = model.config, model.row
-    dtype, read = matmul.in_inference(dtype)
+    dtype, read = matmul.choose_inference_products(dtype)
     module = head.model(config, dtype, model.outputs, sentence=model.sentence)
     module = module.clone(matmul_dtype=read)
 
@@ -61,7 +61,10 @@ def fill_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> di
       UserError: other arrays are missing.
     """
     # Shapes alone are needed: the module is traced, not computed.
-    wanted, given = by_path(jax.eval_shape(lambda: init_params(module, 0))), by_path(params)
+    wanted, given = (
+        group_by_path(jax.eval_shape(lambda: init_params(module, 0))),
+        group_by_path(params),
+    )
     at_rest = {layout.parse(path)[0] for path in given}
     absent = {path: leaf for path, leaf in wanted.items() if path not in at_rest}
     unread = tuple(part.path for name, part in PARTS.items() if name not in read)
@@ -72,7 +75,7 @@ def fill_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> di
 
 
 def nest(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree of weights by name: the inverse of `by_path`."""
+    """Return the tree of weights by name: the inverse of `group_by_path`."""
     return traverse_util.unflatten_dict(weights, sep='/')
 
 
@@ -97,7 +100,7 @@ def select_weights(model: Model, compute_dtype: DTypeLike = jnp.float32) -> Tens
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
     return {
         name: cast_stored(name, np.asarray(leaf), compute_dtype)
-        for name, leaf in by_path(model.params).items()
+        for name, leaf in group_by_path(model.params).items()
         if not name.startswith(unused)
     }
 

@@ -19,9 +19,9 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion.parameters import check_fit, find_shapes, join_names
-from bert_jax.model.tuning import is_added, method_of, neutral
+from bert_jax.model.tuning import choose_tuning_method, find_neutral, is_added
 from bert_jax.train.head_base import PARTS, Head
-from bert_jax.train.task_heads import CLASSES, HEADS, of_task
+from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings of the shape that no file of BERT's states.
 _SHAPE = ('embedding_size', 'num_groups')
@@ -100,7 +100,7 @@ class Model(NamedTuple):
     def outputs(self) -> int:
         """How many outputs its task has; 2 for weights that are of no task."""
         # The bias of a task's part has one entry for each output.
-        return next((len(self.params[part]['bias']) for part in of_task(self.parts)), 2)
+        return next((len(self.params[part]['bias']) for part in select_of_task(self.parts)), 2)
 
 
 class Reading(NamedTuple):
@@ -174,7 +174,7 @@ def check_arrays(model: Model, source: str, settings: str) -> None:
 
     # How many outputs a task has its labels say, or its own bias where they have no names.
     head = CLASSES.get(model.architecture)
-    biases = (shapes_here.get(f'{PARTS[part].path}bias', ()) for part in of_task(parts))
+    biases = (shapes_here.get(f'{PARTS[part].path}bias', ()) for part in select_of_task(parts))
     outputs = next((shape[0] for shape in biases if shape), 2)
     outputs = len(model.labels) or outputs if head and head.labelled else outputs
     wanted = find_shapes(model.config, parts, outputs)
@@ -288,7 +288,7 @@ def assemble_tuned(
     encoder_leaves = traverse_util.flatten_dict({'encoder': encoder}, sep='/')
     given = traverse_util.flatten_dict(tuned, sep='/')
     # What tuning trains must be there: else the encoder's own would stand for it.
-    trained_from = method_of(config).trained_from
+    trained_from = choose_tuning_method(config).trained_from
     trained = {path for path in encoder_leaves if trained_from(path) is not None}
     if missing := trained - given.keys() - config.words.computed:
         raise UserError(f'{name}: missing {join_names(missing)}, which its tuning trains: {_MEND}')
@@ -302,7 +302,7 @@ def assemble_tuned(
             if start is None or below != max(start - (config.own_blocks - rows), 0):
                 raise UserError(f'{name}: {path} has {leaf.shape[0]} blocks: {_MEND}')
             if is_added(path):
-                before = np.full((below, *leaf.shape[1:]), neutral(path), leaf.dtype)
+                before = np.full((below, *leaf.shape[1:]), find_neutral(path), leaf.dtype)
             else:
                 before = encoder_leaves[path][:below] if path in encoder_leaves else leaf[:0]
             leaf = np.concatenate([before, leaf]) if below else leaf
@@ -325,7 +325,7 @@ def fold_tuned(params: dict[str, Any], config: ModelConfig) -> tuple[dict[str, A
 
     AdaMix's adapters become one, their mean. Others stay: they are a part of the computation.
     """
-    method = method_of(config)
+    method = choose_tuning_method(config)
     layers = method.fold(params['encoder']['layers'])
     encoder = {**params['encoder'], 'layers': layers}
     return {**params, 'encoder': encoder}, config.tuned(method.left())

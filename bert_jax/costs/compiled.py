@@ -23,7 +23,6 @@ from bert_jax.costs.chips import Topology
 from bert_jax.costs.estimate import Task
 from bert_jax.costs.step_costs import format_bytes, measure_step
 from bert_jax.mesh import construction
-from bert_jax.train.pretraining_program import argument_shapes, pretraining_program
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # Of how many layers the two programs are from which deeper ones follow. One alone is another
@@ -108,10 +107,10 @@ def compile_step(task: Task) -> jax.stages.Compiled:
     DoesNotFit with both sizes where libtpu refuses it for lack of memory.
     """
     # The same program as a run's, with abstract arguments: what is planned is what would run.
-    config, inputs, chip = task.config, task.inputs, task.topology.chip
-    mesh = construction.make_mesh(config.runtime, list_devices(task.topology))
-    program = pretraining_program(config, inputs, mesh, chip.platform)
-    shapes = argument_shapes(config, inputs, task.phase.batch_size, mesh)
+    setup, inputs, chip = task.setup, task.inputs, task.topology.chip
+    mesh = construction.make_mesh(setup.runtime, list_devices(task.topology))
+    program = setup.make_program(inputs, mesh, chip.platform)
+    shapes = setup.argument_shapes(inputs, task.phase.batch_size, mesh)
     with jax.set_mesh(mesh):
         lowered = program.train_step.lower(*shapes)
     try:

@@ -28,10 +28,10 @@ from bert_jax.costs.step_costs import count_held_bytes
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
 from bert_jax.model.blocks.attention_kernels import choose_kernel
-from bert_jax.model.blocks.block import parts_of
-from bert_jax.model.embeddings import padded_vocab
-from bert_jax.train.pretraining_program import InputKind, argument_shapes, state_shapes
-from bert_jax.train.state import checkpoint_bytes
+from bert_jax.model.blocks.block import make_parts
+from bert_jax.model.embeddings import pad_vocab
+from bert_jax.train.pretraining_program import InputKind, PretrainingSetup
+from bert_jax.train.state import count_checkpoint_bytes
 
 
 class Task(NamedTuple):
@@ -44,6 +44,11 @@ class Task(NamedTuple):
     phase: Phase
     predictions: int
     topology: Topology
+
+    @property
+    def setup(self) -> PretrainingSetup:
+        """Return what the run trains."""
+        return PretrainingSetup.from_config(self.config)
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -100,9 +105,9 @@ def make_abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMe
     """
     runtime, chip = config.runtime, topology.chip
     device = AbstractDevice(chip.name, None, chip.platform)
-    mesh = construction.abstract_mesh(runtime, topology.name, topology.chips, device)
+    mesh = construction.describe_mesh(runtime, topology.name, topology.chips, device)
     # Raises where an axis would split nothing. What it warns of the run itself says.
-    partition.left_whole(config.model, runtime)
+    partition.list_unsplit(config.model, runtime)
     for i, phase in enumerate(config.phases):
         sharding.check_divides(
             mesh, phase.batch_size, runtime.accumulation, f'phases.{i}.batch_size'
@@ -115,13 +120,13 @@ def count_whole_parameters(task: Task) -> float:
 
     A sharded update keeps less of them between steps.
     """
-    config = task.changed({'shard_optimizer': False}).config
-    return count_held_bytes(state_shapes(config, task.mesh).params)
+    setup = task.changed({'shard_optimizer': False}).setup
+    return count_held_bytes(setup.state_shapes(task.mesh).params)
 
 
 def count_state_memory(task: Task) -> dict[str, float]:
     """Return the bytes that a chip holds of a step's arguments, by the sharding rules."""
-    state, batch, _ = argument_shapes(task.config, task.inputs, task.phase.batch_size, task.mesh)
+    state, batch, _ = task.setup.argument_shapes(task.inputs, task.phase.batch_size, task.mesh)
     return {
         'parameters': count_held_bytes(state.params),
         'optimizer': count_held_bytes(state.opt_state),
@@ -150,7 +155,7 @@ def analyse(task: Task) -> dict[str, Any]:
         'flops_per_token': per_sequence / phase.seq_len,
         'flops_per_step': per_step,
         'memory': used,
-        'checkpoint_bytes': checkpoint_bytes(state_shapes(config, task.mesh)),
+        'checkpoint_bytes': count_checkpoint_bytes(task.setup.state_shapes(task.mesh)),
         'floor_s': {
             'compute': per_step / (topology.chips * chip.peak_flops),
             'memory': traffic / chip.hbm_bandwidth,
@@ -182,7 +187,7 @@ def count_sent(task: Task) -> float:
     of_fsdp = fsdp * mesh['fsdp'] * (summed + narrow)
 
     # An all-reduce of each output is a scatter and a gather.
-    outputs = sum(part.shapes()[name][1] for part in parts_of(model) for name in part.rows)
+    outputs = sum(part.shapes()[name][1] for part in make_parts(model) for name in part.rows)
     tokens = runtime.accumulation * task.rows * task.phase.seq_len
     of_model = 2 * 2 * split * tokens * outputs * width * model.num_layers
     return of_data + of_fsdp + of_model
@@ -232,7 +237,7 @@ def count_kept(
     the probabilities'; what is between is made again. With 'dots' the products' outputs, with
     'full' the layer's input.
     """
-    parts, H = parts_of(model), model.hidden_size
+    parts, H = make_parts(model), model.hidden_size
     outputs = sum(part.kept() for part in parts)
     # A sub-layer's dropout has a mask for each number of its output.
     masks = 0 if scanned else len(parts) * H + scores
@@ -266,14 +271,14 @@ def estimate_memory(
     # embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     scores = 0.0
     if choose_kernel(runtime, model, phase.seq_len, platform=topology.chip.platform) == 'xla':
-        blocks = [parts_of(model, number) for number in range(model.num_layers)]
+        blocks = [make_parts(model, number) for number in range(model.num_layers)]
         of_blocks = sum(part.scores(phase.seq_len) for parts in blocks for part in parts)
         scores = of_blocks / model.num_layers
     of_all = model.num_layers * count_kept(model, scores, runtime.remat, width, runtime.scan_layers)
     if runtime.remat != 'none':
         of_all += count_kept(model, scores, 'none', width, runtime.scan_layers)
     activations = tokens * (of_all / split + (5 + width) * model.hidden_size)
-    logits = task.rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
+    logits = task.rows * predictions * pad_vocab(model.vocab_size) * (4 + width) / split
 
     # A sharded update keeps a share of the weights; the step has all of them nevertheless,
     # gathered in the dtype of the arithmetic.

@@ -15,10 +15,10 @@ import functools
 
 from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import heads
-from bert_jax.model.blocks.block import parts_of
-from bert_jax.model.tuning import method_of
+from bert_jax.model.blocks.block import make_parts
+from bert_jax.model.tuning import choose_tuning_method
 from bert_jax.train import state
 
 
@@ -33,14 +33,14 @@ def count_by_part(model: ModelConfig, pretraining: bool = True) -> dict[str, int
       pretraining: whether the heads of pre-training count, or the encoder and its pooler alone.
     """
     plain = model.tuned(TuningConfig())
-    shapes = by_path(state.parameter_shapes(heads.Pretraining(plain)))
+    shapes = group_by_path(state.compute_parameter_shapes(heads.Pretraining(plain)))
     parts = dict[str, int]()
     for path, leaf in shapes.items():
         top, below, *_ = path.split('/')
         of_head = 'shared_head' if top == 'head' else f'{top}_head'
         part = below if top == 'encoder' else of_head
         if path not in model.words.computed and (pretraining or top == 'encoder'):
-            parts[part] = parts.get(part, 0) + state.parameter_count({path: leaf}, model)
+            parts[part] = parts.get(part, 0) + state.count_weights({path: leaf}, model)
     return parts
 
 
@@ -64,7 +64,7 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
     multiplied too. Blocks that share their weights count each for itself: sharing saves no time.
     """
     H, L, S, E = model.hidden_size, model.num_layers, seq_len, model.embedding_width
-    method = method_of(model)
+    method = choose_tuning_method(model)
     whole = method.trains_matrices
     lowest = 0 if whole else model.tuning.option('frozen_layers')
 
@@ -112,13 +112,13 @@ def _count_block(
       trained: whether something in it is.
       reached: whether the gradient of the block's input is needed.
     """
-    method, S = method_of(model), seq_len
+    method, S = choose_tuning_method(model), seq_len
     of_matrix = 2 if method.trains_matrices else 0
     weights = attention = 0
 
     # In the order of the forward pass: behind the first that something is trained at, all need the
     # gradient of what they multiply.
-    for part in parts_of(model, number):
+    for part in make_parts(model, number):
         shapes = part.shapes()
         for names in (part.columns, part.rows):
             for name in names:

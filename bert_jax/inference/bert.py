@@ -37,14 +37,14 @@ from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import format_path
 from bert_jax.model import heads, layout
-from bert_jax.model.blocks.matmul import inference_dtype
+from bert_jax.model.blocks.matmul import choose_inference_dtype
 from bert_jax.model.pooling import POOLINGS, Pool, make_states
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import pretraining_head
+from bert_jax.train.task_heads import choose_pretraining_head
 
 Text = str | tuple[str, str]
 MASK = '[MASK]'
@@ -92,7 +92,7 @@ class Bert:
 
         It is float32, bfloat16 or auto, as the processor is fast in.
         """
-        compute_dtype = inference_dtype(compute_dtype)
+        compute_dtype = choose_inference_dtype(compute_dtype)
         self.source, self._compute_dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         self._encode, self._mlm = (
@@ -145,7 +145,7 @@ class Bert:
         make = jax.jit(lambda seed: init_params(heads.Pretraining(config), seed))
         params = jax.device_get(make(np.uint32(seed)))
         params = word_vectors.filled_in(params, config, tokenizer)
-        model = Model(config, params, pretraining_head(config).class_in(config.family))
+        model = Model(config, params, choose_pretraining_head(config).class_in(config.family))
         return cls(Source(model, tokenizer, 'fresh', 0), compute_dtype)
 
     def __repr__(self) -> str:
@@ -335,8 +335,8 @@ class Bert:
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:
         """Put the parameters on the device, when they are first asked for."""
-        dtype, params = self._compute_dtype, layout.separate(self.params)
-        keep = lambda path, array: serving.cast_stored(path_of(path), array, dtype)
+        dtype, params = self._compute_dtype, layout.separate_blocks(self.params)
+        keep = lambda path, array: serving.cast_stored(format_path(path), array, dtype)
         return jax.device_put(jax.tree_util.tree_map_with_path(keep, params))
 
     def _length(self, max_length: int | None) -> int:

@@ -78,14 +78,14 @@ def place_params(
         # Blocks are views of a stack, new ones at each call: they are known by their memory.
         key = (array.ctypes.data, array.shape) if isinstance(array, np.ndarray) else id(array)
         if key not in resident:
-            kept = serving.cast_stored(sharding.path_of(path), array, compute_dtype)
+            kept = serving.cast_stored(sharding.format_path(path), array, compute_dtype)
             resident[key] = array, jax.device_put(kept, shard)
             added += count_held_bytes(resident[key][1])
         return resident[key][1]
 
     mesh = construction.make_mesh(RuntimeConfig())
-    params = layout.separate(params)
-    shards = partition.shardings(params, mesh)
+    params = layout.separate_blocks(params)
+    shards = partition.choose_shardings(params, mesh)
     return jax.tree_util.tree_map_with_path(place, params, shards), added
 
 

@@ -35,12 +35,12 @@ from bert_jax.input_pipeline.text.record_files import (
 )
 from bert_jax.input_pipeline.tokenizer.tokenizer import Encoding, Tokenizer
 from bert_jax.model import pooling as features
-from bert_jax.model.blocks.matmul import inference_dtype
+from bert_jax.model.blocks.matmul import choose_inference_dtype
 from bert_jax.model.pooling import Pool
 from bert_jax.runs.finetuning.data_collator import Result
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train.loop import one_ahead
+from bert_jax.train.loop import iterate_ahead
 
 _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
 
@@ -142,7 +142,7 @@ class Extractor:
         # One chunk ahead: the device works on it while the one before is fetched and written.
         chunks = self._chunks(records, path, skip_bad)
         started = ((lines, rows, self._start(rows)) for lines, rows in chunks)
-        for part in one_ahead(started):
+        for part in iterate_ahead(started):
             yield self._finish(*part)
 
     def _chunks(
@@ -304,7 +304,7 @@ def extract_features(
     source = load_source(init_from)
     layers = list(layers or list_last_blocks(source.model.num_layers))
     length = max_seq_length or source.model.max_position
-    compute_dtype = inference_dtype(compute_dtype)
+    compute_dtype = choose_inference_dtype(compute_dtype)
     extractor = Extractor(source, layers, pool, length, compute_dtype, dtype)
     files, cut = FeatureFiles(source, layers, pool, dtype), np.zeros(4, np.int64)
 

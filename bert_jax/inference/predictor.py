@@ -34,11 +34,11 @@ from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
-from bert_jax.model.blocks.matmul import inference_dtype
+from bert_jax.model.blocks.matmul import choose_inference_dtype
 from bert_jax.runs.finetuning.data_collator import Result, gather
 from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train.loop import one_ahead
+from bert_jax.train.loop import iterate_ahead
 from bert_jax.train.task_heads import CLASSES
 
 _CHUNK = 512  # records that go together through `stream`
@@ -168,7 +168,7 @@ class Predictor:
           resident: weights on the devices that it shares with other predictors, to which its own
             are added.
         """
-        compute_dtype = inference_dtype(compute_dtype)
+        compute_dtype = choose_inference_dtype(compute_dtype)
         if not isinstance(top, int | np.integer) or top < 1:
             raise UserError(f'top={top!r} must be a whole number from 1')
 
@@ -271,7 +271,7 @@ class Predictor:
         check_process()
         encoder, sources = read_tuned(workdirs)
         resident: Resident = {}
-        compute_dtype = inference_dtype(compute_dtype)
+        compute_dtype = choose_inference_dtype(compute_dtype)
         _, size = place_params({'encoder': encoder.params['encoder']}, resident, compute_dtype)
         logging.info('%s: %s in memory, once', encoder.where, format_bytes(size))
 
@@ -316,7 +316,7 @@ class Predictor:
         numbers, items = itertools.count(), iter(inputs)
         chunks = iter(lambda: list(itertools.islice(items, _CHUNK)), [])
         cut = np.zeros(4, np.int64)
-        for started in one_ahead(map(self._start, chunks)):
+        for started in iterate_ahead(map(self._start, chunks)):
             cut += cut_of(started[2])
             yield from self._finish(*started, numbers, errors)
         say_cut('inputs', cut, self._limit)

@@ -39,7 +39,7 @@ from bert_jax.conversion.trained_model import Model
 from bert_jax.input_pipeline.tokenizer import spelling
 from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.embeddings import pad_vocab
 
 # Doubled braces are braces; the single ones are filled in by head and by format.
 _SERVE = '''\
@@ -198,7 +198,7 @@ def _write_spelling(folder: Path, model: Model) -> dict[str, int]:
     (folder / 'spelling.py').write_text(inspect.getsource(spelling))
     return {
         'entries': model.config.vocab_size,
-        'rows': padded_vocab(model.config.vocab_size),
+        'rows': pad_vocab(model.config.vocab_size),
         'width': model.config.embedding_width,
         'ngrams': model.config.hash_ngrams,
     }

@@ -37,7 +37,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
     return Mesh(_arrange(shape, devices), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def abstract_mesh(
+def describe_mesh(
     runtime: RuntimeConfig, topology: str, count: int, device: AbstractDevice
 ) -> AbstractMesh:
     """Make the mesh that `make_mesh` would make of `count` such devices, which are not here.
@@ -49,7 +49,7 @@ def abstract_mesh(
     return AbstractMesh(shape, AXES, abstract_device=device)
 
 
-def of_devices_here(runtime: RuntimeConfig) -> RuntimeConfig:
+def fit_to_devices(runtime: RuntimeConfig) -> RuntimeConfig:
     """Return the settings without a mesh that the devices here cannot make, for what only reads.
 
     What a model was trained on says nothing of the devices that read it.

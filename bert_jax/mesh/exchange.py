@@ -19,20 +19,20 @@ from jax.typing import DTypeLike
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh.sharding import (
-    free_axes,
-    names_of,
-    path_of,
-    platform_of,
+    find_platform,
+    format_path,
+    list_axes,
+    list_free_axes,
 )
 
 
 def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> bool:
-    """Tell whether a step with such settings takes its gradients by `per_data_shard`."""
+    """Tell whether a step with such settings takes its gradients by `sum_by_parts`."""
     # rbg draws one array for all rows of a micro-batch, so it must see them all.
     return dropout_rng != 'rbg' and (accumulation > 1 or shard_optimizer)
 
 
-def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[str]:
+def list_without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[str]:
     """Return a line for each named setting of the exchange without effect on this mesh."""
     if runtime.shard_optimizer and mesh.shape['data'] == 1:
         return [
@@ -42,7 +42,7 @@ def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[st
     return []
 
 
-def per_data_shard(
+def sum_by_parts(
     summed: Callable[..., Any],
     shardings: Any,
     rows: P,
@@ -67,12 +67,12 @@ def per_data_shard(
     if mesh.empty or mesh.shape['data'] == 1:
         return summed
     axes = jax.tree.map(_axis_over_data, shardings)
-    is_cpu = platform_of(mesh) == 'cpu'
+    is_cpu = find_platform(mesh) == 'cpu'
 
     def gather(path: tuple[Any, ...], x: jax.Array, axis: int) -> jax.Array:
         if axis < 0:
             return x
-        sent = x.astype(dtype) if path_of(path).endswith('kernel') else x
+        sent = x.astype(dtype) if format_path(path).endswith('kernel') else x
         gather_block = functools.partial(jax.lax.all_gather, axis_name='data', tiled=True)
         return _layer_by_layer(gather_block, sent, axis)
 
@@ -105,7 +105,7 @@ def _shard_map(local: Callable[..., Any], in_specs: Any, out_specs: Any, axis: s
 def _axis_over_data(sharding: NamedSharding) -> int:
     """Return the axis of an array that is split over `data`; -1 where none is."""
     for axis, axes in enumerate(sharding.spec):
-        if 'data' in names_of(axes):
+        if 'data' in list_axes(axes):
             return axis
     return -1
 
@@ -127,7 +127,7 @@ def look_up(table_VH: jax.Array, ids_BT: jax.Array) -> jax.Array:
     more to gather.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    parts = mesh.shape['fsdp'] if 'fsdp' in free_axes() else 1
+    parts = mesh.shape['fsdp'] if 'fsdp' in list_free_axes() else 1
     # One row (a model's first shapes) or a table that does not divide is whole on each device.
     if parts == 1 or table_VH.shape[0] % parts or ids_BT.shape[0] % parts:
         return table_VH[ids_BT]

@@ -92,7 +92,7 @@ class Connection:
         self._socket.close()
 
 
-def names(processes: Sequence[int]) -> str:
+def name_processes(processes: Sequence[int]) -> str:
     """Return 'process 3', or 'processes 0, 1, 2'; of more than eight the first eight."""
     # Eight are enough to find the fault; a run may have hundreds.
     shown = ', '.join(map(str, processes[:8])) + (', ...' if len(processes) > 8 else '')
@@ -102,7 +102,7 @@ def names(processes: Sequence[int]) -> str:
 _ALIKE = 'start all of them with the same program, settings and records'
 
 
-def objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> str:
+def find_objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> str:
     """Return why processes that say this must not run together, in one line; '' where they may.
 
     descriptions: {process: {name: JSON value}}; a name 'refused' holds why that process does not
@@ -110,7 +110,7 @@ def objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIK
     """
     # A refusal explains itself; differences are named only where all would have started.
     if refused := sorted(process for process in descriptions if 'refused' in descriptions[process]):
-        return f'{names(refused)} refused to start: {descriptions[refused[0]]["refused"]}'
+        return f'{name_processes(refused)} refused to start: {descriptions[refused[0]]["refused"]}'
 
     # By value: few values and many holders in most cases, and the odd one out is what is looked
     # for.
@@ -123,7 +123,9 @@ def objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = _ALIK
                 value = json.dumps(description[name], sort_keys=True)
             holders_of.setdefault(value, []).append(process)
         if len(holders_of) > 1:
-            values = [f'{value} in {names(holders)}' for value, holders in holders_of.items()]
+            values = [
+                f'{value} in {name_processes(holders)}' for value, holders in holders_of.items()
+            ]
             lines.append(f'{name}: {", ".join(values)}')
     if not lines:
         return ''

@@ -20,8 +20,8 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh.process_group import ProcessGroup, objection
-from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
+from bert_jax.mesh.process_group import ProcessGroup, find_objection
+from bert_jax.mesh.roll_call import Absent, Caller, Lead, call_roll, open_server
 
 _Made = TypeVar('_Made')
 _CONNECT_S = 20.0  # seconds in which the processes of a cluster, all there, must find process 0
@@ -69,7 +69,7 @@ class ClusterAddress(NamedTuple):
 
 
 @contextlib.contextmanager
-def joined_run(
+def join_run(
     cluster: ClusterAddress,
     ready: Callable[[], _Made],
     describe: Callable[[_Made], Mapping[str, Any]],
@@ -87,7 +87,7 @@ def joined_run(
     # this process in vain, so it meets them all the same and says why it does not start.
     try:
         if address and cluster.process_id == 0:  # a port that is taken crashes jax
-            with listening(address[1], cluster.timeout_s):
+            with open_server(address[1], cluster.timeout_s):
                 pass
         made = ready()
         says = dict(describe(made))
@@ -98,7 +98,7 @@ def joined_run(
         # The roll is called before jax starts, which would abort where a process is missing.
         if address:
             assert cluster.process_id is not None and cluster.processes is not None, 'checked above'
-            group = roll_call(
+            group = call_roll(
                 (address[0], address[1] + 1),
                 cluster.process_id,
                 cluster.processes,
@@ -150,7 +150,7 @@ def _check_devices() -> None:
     # All processes see the devices of all, so all come to the same verdict without a word.
     counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
     devices = {process: {'devices': f'{n} x {kind}'} for (process, kind), n in counts.items()}
-    if line := objection(devices, 'give each as many of the same kind'):
+    if line := find_objection(devices, 'give each as many of the same kind'):
         raise UserError(line)
 
 
@@ -166,11 +166,11 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
         address_here = None
         # Process 0 listens before it tells where, so that nobody calls in vain.
         if is_lead_process():
-            server = stack.enter_context(listening(0))
+            server = stack.enter_context(open_server(0))
             address_here = [_own_address(), server.getsockname()[1]]
         gathered = _gather({'says': says, 'address': address_here})
         # All have gathered the same, so all raise or none does.
-        if line := objection({i: message['says'] for i, message in enumerate(gathered)}):
+        if line := find_objection({i: message['says'] for i, message in enumerate(gathered)}):
             raise UserError(line)
         address = tuple(gathered[0]['address'])
 
@@ -221,7 +221,7 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
     # All processes must come here, or none: a gathering waits for everybody.
     if jax.process_count() == 1:
         return
-    if line := objection(dict(enumerate(_gather(say()))), advice):
+    if line := find_objection(dict(enumerate(_gather(say()))), advice):
         raise UserError(line)
 
 

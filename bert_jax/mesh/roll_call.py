@@ -22,7 +22,7 @@ from typing import Any
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, objection
+from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, find_objection
 
 # Goes up with each change of what is said; process 0 refuses callers that speak another.
 _PROTOCOL = 3
@@ -40,7 +40,7 @@ class Absent(UserError):
     exit_code = TRY_AGAIN
 
 
-def roll_call(
+def call_roll(
     address: tuple[str, int],
     process: int,
     processes: int,
@@ -67,7 +67,7 @@ def roll_call(
     else:
         says = {**says, '--num_processes': processes}
     if process == 0:
-        with listening(address[1], timeout_s) as server:
+        with open_server(address[1], timeout_s) as server:
             return Lead(processes, silence_s).meet(server, timeout_s, says)
     return Caller(process, processes, silence_s).meet(address, timeout_s, says)
 
@@ -101,7 +101,7 @@ class Lead(ProcessGroup):
                 )  # fmt: skip
             missing = sorted(set(range(1, self.processes)) - set(self._said))
             error: UserError | None = None
-            if line := objection({0: says, **self._said}):
+            if line := find_objection({0: says, **self._said}):
                 error = UserError(line)
             elif missing:
                 error = Absent(
@@ -254,7 +254,7 @@ class Caller(ProcessGroup):
 
 
 @contextlib.contextmanager
-def listening(port: int, patience_s: float = 0) -> Iterator[socket.socket]:
+def open_server(port: int, patience_s: float = 0) -> Iterator[socket.socket]:
     """Return a socket that takes calls on `port` of all addresses.
 
     Waits for a port that is taken, for `patience_s` seconds and at most for as long as one that is

@@ -36,7 +36,7 @@ def check_divides(
         )
 
 
-def free_axes() -> tuple[str, ...]:
+def list_free_axes() -> tuple[str, ...]:
     """Axes of the current mesh that XLA may split arrays over; () without a mesh.
 
     Inside `per_data_shard` `data` is none of them.
@@ -48,7 +48,7 @@ def free_axes() -> tuple[str, ...]:
 
 def constrain_rows(x: jax.Array) -> jax.Array:
     """Keep x [B, ...] split by rows over the current mesh; x itself where no mesh is set."""
-    axes = tuple(axis for axis in BATCH if axis in free_axes())
+    axes = tuple(axis for axis in BATCH if axis in list_free_axes())
     if not axes:
         return x
     return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1)))
@@ -63,19 +63,19 @@ def split_rows(batch: Any, parts: int) -> Any:
     return jax.tree.map(cut, batch)
 
 
-def names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def list_axes(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the mesh axes of an entry of a PartitionSpec."""
     return (axes,) if isinstance(axes, str) else axes or ()
 
 
-def path_of(key_path: tuple[Any, ...]) -> str:
+def format_path(key_path: tuple[Any, ...]) -> str:
     """Return a leaf's key path as text: 'encoder/layers/query/kernel'."""
     return jax.tree_util.keystr(key_path, simple=True, separator='/')
 
 
-def by_path(tree: Any) -> dict[str, Any]:
+def group_by_path(tree: Any) -> dict[str, Any]:
     """Return the leaves of a tree, in order, by their key paths as text."""
-    return {path_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    return {format_path(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
@@ -91,30 +91,30 @@ def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
     if runtime.shard_optimizer is not None:
         return runtime.shard_optimizer
     data_alone = mesh.size == mesh.shape['data']
-    return platform_of(mesh) == 'tpu' and data_alone and runtime.dropout_rng != 'rbg'
+    return find_platform(mesh) == 'tpu' and data_alone and runtime.dropout_rng != 'rbg'
 
 
-def platform_of(mesh: Mesh | AbstractMesh) -> str:
+def find_platform(mesh: Mesh | AbstractMesh) -> str:
     """'cpu', 'gpu' or 'tpu': of the mesh's devices; 'cpu' where it is a mesh of none."""
     device = mesh.abstract_mesh.abstract_device
     return 'cpu' if device is None else device.platform
 
 
-def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
+def make_row_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """Return the sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
-def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
+def make_whole_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """Return the sharding of what is whole on every device."""
     return NamedSharding(mesh, P())
 
 
-def local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
+def list_local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
     """Return the merged ranges [start, stop) of global rows that this process must supply."""
     # Where `model` spans processes, several of them supply the same rows; devices of one process
     # that lie along it have the same range, and neighbours along the batch touch.
-    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    indices = make_row_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     merged: list[tuple[int, int]] = []
     ranges = {i[0].indices(batch_size)[:2] for i in indices if i is not None}
     for start, stop in sorted(ranges):
@@ -125,7 +125,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
     return tuple(merged)
 
 
-def place(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, Any]:
+def place_batch(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, Any]:
     """Put this process's rows of a batch on its devices, as arrays of `batch_size` rows.
 
     For a single CPU they stay arrays of numpy: a call takes these in less time than placing takes.
@@ -133,7 +133,7 @@ def place(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[
     if mesh.size == 1 and mesh.devices.flat[0].platform == 'cpu':
         return dict(batch)
     # Each process has only its own rows; jax puts them together without any of them moving.
-    sharding = batch_sharding(mesh)
+    sharding = make_row_sharding(mesh)
     return {
         k: jax.make_array_from_process_local_data(sharding, v, (batch_size, *v.shape[1:]))
         for k, v in batch.items()

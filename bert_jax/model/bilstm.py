@@ -99,7 +99,7 @@ class BiLSTM(nn.Module):
         return jnp.concatenate([forward, backward], -1)
 
 
-def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
+def find_layers(features: str, num_layers: int) -> tuple[int, ...]:
     """Return the layers that FeatureConfig.features names in an encoder of `num_layers` blocks.
 
     0 is the embeddings' output, i that of block i. "All" are the blocks, as in Table 7 ("all 12

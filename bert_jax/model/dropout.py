@@ -83,7 +83,7 @@ GENERATORS = {
 }
 
 
-def rounded(rates: Mapping[str, float | None], dropout_rng: str) -> list[str]:
+def list_rounded_rates(rates: Mapping[str, float | None], dropout_rng: str) -> list[str]:
     """Return a line for each rate, by setting, that the generator's bits make another one of.
 
     From a fiftieth on: 26/256 for 0.1 is none.
@@ -203,7 +203,7 @@ def threefry(key: Any, counter: tuple[Array, Array], rounds: int = ROUNDS) -> tu
     return x, y
 
 
-def row_major(shape: tuple[int, ...], number: int = 0) -> Array:
+def number_elements(shape: tuple[int, ...], number: int = 0) -> Array:
     """Return the number of each place of an array, counted row by row: uint32, wrapping around.
 
     The array is slice `number` of a stack of such. Elementwise, so the same on every mesh.

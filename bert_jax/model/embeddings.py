@@ -24,13 +24,13 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.exchange import look_up
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.blocks.matmul import dense
-from bert_jax.model.blocks.norms import norm_of
+from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.blocks.positions import POSITIONS
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.model.retvec import WordNetwork, binarise
+from bert_jax.model.retvec import WordNetwork, spell_in_bits
 
 
-def padded_vocab(vocab_size: int) -> int:
+def pad_vocab(vocab_size: int) -> int:
     """Rows V of the word table: the vocabulary rounded up to a multiple of 128.
 
     So it splits over any mesh.
@@ -69,7 +69,7 @@ class WordTable:
 
     def _table(self, module: nn.Module, init: jax.nn.initializers.Initializer) -> Array:
         c = self.config
-        return module.param('word', init, (padded_vocab(c.vocab_size), c.embedding_width))
+        return module.param('word', init, (pad_vocab(c.vocab_size), c.embedding_width))
 
 
 class HashedWords(WordTable):
@@ -90,7 +90,7 @@ class WordCharacters(WordTable):
     def look_up(self, module: nn.Module, characters_BTC: Array) -> tuple[Array, None]:
         """As of WordTable, of code points [B, T, 16]; nothing is shared."""
         c, dtype = self.config, module.dtype
-        vectors = WordNetwork(dtype, name=c.words.network)(binarise(characters_BTC))
+        vectors = WordNetwork(dtype, name=c.words.network)(spell_in_bits(characters_BTC))
         # No gradient, and no decay (train/optimizer.py): it stays as it is to the bit.
         if c.retvec == 'frozen':
             vectors = jax.lax.stop_gradient(vectors)
@@ -151,7 +151,7 @@ class Embeddings(nn.Module):
             x_BTE = words_BTE + segments_BTE
         if positions_BTE is not None:
             x_BTE = x_BTE + positions_BTE
-        x_BTE = norm_of(c, 'norm')(x_BTE).astype(self.dtype)
+        x_BTE = make_norm(c, 'norm')(x_BTE).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.
         x_BTE = dropout(constrain_rows(x_BTE), c.hidden_dropout, dropout_rng, 0)
@@ -168,6 +168,6 @@ def get_words(batch: Mapping[str, Array], config: ModelConfig) -> Array:
     return batch[config.words.reads]
 
 
-def first_words(config: ModelConfig) -> dict[str, Array]:
+def make_first_words(config: ModelConfig) -> dict[str, Array]:
     """Return the input that the word vectors are made from, of one row of one token."""
     return {config.words.reads: jnp.zeros((1, 1, *config.words.axes), jnp.int32)}

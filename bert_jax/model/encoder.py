@@ -29,9 +29,9 @@ from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
 from bert_jax.model.bilstm import BiLSTM
-from bert_jax.model.blocks.block import BLOCKS, find_cycle, find_first_like, kind_of, parts_of
+from bert_jax.model.blocks.block import BLOCKS, find_cycle, find_first_like, find_kind, make_parts
 from bert_jax.model.blocks.matmul import dense
-from bert_jax.model.blocks.norms import norm_of
+from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.blocks.part import Rows
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import Embeddings
@@ -120,7 +120,7 @@ class Encoder(nn.Module):
             self.sow('attentions', 'probabilities', probabilities)
         # Sums that no norm has seen need one.
         if c.norm == 'pre':
-            hidden[-1] = norm_of(c, 'final_norm')(hidden[-1])
+            hidden[-1] = make_norm(c, 'final_norm')(hidden[-1])
         # As transformers counts hidden_states: the embeddings, then each block. They are kept only
         # where a caller asks for `intermediates`.
         for states in (x_BTH, *hidden):
@@ -213,7 +213,7 @@ class Encoder(nn.Module):
         """Return the hidden states after each block, one written out after the other."""
         hidden = []
         for group, of_group in enumerate(numbers.tolist()):
-            params = layout.block(blocks, group)
+            params = layout.take_block(blocks, group)
             for number in of_group:
                 x_BTH = make(find_first_like(self.config, number))(params, x_BTH, number)
                 hidden.append(x_BTH)
@@ -227,12 +227,12 @@ class Encoder(nn.Module):
         A loop repeats one program, so blocks of several kinds are gone through in rounds, each of
         which has all kinds; groups before the first round are written out.
         """
-        stack = layout.stacked({'layers': blocks})['layers']
-        kinds = tuple(tuple(kind_of(self.config, n) for n in group) for group in numbers)
+        stack = layout.stack_blocks({'layers': blocks})['layers']
+        kinds = tuple(tuple(find_kind(self.config, n) for n in group) for group in numbers)
         first, period = find_cycle(kinds)
         hidden = []
         for group in range(first):
-            params, of_group = layout.block(stack, group), numbers[group].tolist()
+            params, of_group = layout.take_block(stack, group), numbers[group].tolist()
             hidden += self._run_group(make, params, of_group, of_group, x_BTH)
             x_BTH = hidden[-1]
 
@@ -319,7 +319,7 @@ class Encoder(nn.Module):
         indices = jnp.arange(len(numbers))
         lacking = []
         for number in numbers[:, 0]:
-            lacking.append([p.norm for p in parts_of(config, number) if not p.is_normed])
+            lacking.append([p.norm for p in make_parts(config, number) if not p.is_normed])
         if not lacking[0]:
             return stack(*fields, name=name)(x_BTH, indices, rows)[0]
 

@@ -23,7 +23,7 @@ from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import LayerNorm
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.model.embeddings import get_words, make_table_init, padded_vocab
+from bert_jax.model.embeddings import get_words, make_table_init, pad_vocab
 from bert_jax.model.encoder import Encoder, Packing
 from bert_jax.model.pooling import compute_sentence_vectors
 from bert_jax.model.vocabulary_loss import Factors
@@ -120,7 +120,7 @@ class MaskedLM(nn.Module):
             x_BPE = LayerNorm(c.layer_norm_eps, name='norm')(x_BPE)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
-        V = padded_vocab(c.vocab_size)
+        V = pad_vocab(c.vocab_size)
         bias_V = self.param('bias', nn.initializers.zeros, (V,))
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
         # The word table again, transposed: input and output embeddings are tied where it is shared.

@@ -23,7 +23,7 @@ from jax import Array
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 
 # The lowest blocks lie apart where tuning leaves them alone (model/encoder.py).
 BELOW = 'below_layers'
@@ -44,7 +44,7 @@ def is_separate(blocks: Any) -> bool:
     return isinstance(blocks, Mapping) and bool(blocks) and all(name.isdigit() for name in blocks)
 
 
-def block(blocks: Blocks, number: int) -> Any:
+def take_block(blocks: Blocks, number: int) -> Any:
     """Return the parameters of one block, whichever way they lie."""
     if is_separate(blocks):
         return blocks[str(number)]
@@ -87,7 +87,7 @@ def count_blocks(stack: Blocks) -> int:
     return max(leaf.shape[0] for leaf in jax.tree.leaves(stack))
 
 
-def stacked(tree: Any) -> Any:
+def stack_blocks(tree: Any) -> Any:
     """Return a tree with stacks in place of separate blocks.
 
     A leaf that some blocks lack is stacked of those that have it. Leaves may be arrays of numpy or
@@ -107,29 +107,29 @@ def stacked(tree: Any) -> Any:
     return _change_stacks(tree, stack_blocks)
 
 
-def separate(tree: Any) -> Any:
+def separate_blocks(tree: Any) -> Any:
     """Return a tree with separate blocks in place of stacks."""
 
     def separate_blocks(blocks: Blocks) -> Blocks:
         if is_separate(blocks):
             return blocks
-        return {str(number): block(blocks, number) for number in range(count_blocks(blocks))}
+        return {str(number): take_block(blocks, number) for number in range(count_blocks(blocks))}
 
     return _change_stacks(tree, separate_blocks)
 
 
-def for_program(tree: Any, is_scanned: bool) -> Any:
+def arrange_for_program(tree: Any, is_scanned: bool) -> Any:
     """Return a tree as a program reads it, which has its blocks in a loop or one by one."""
-    return stacked(tree) if is_scanned else separate(tree)
+    return stack_blocks(tree) if is_scanned else separate_blocks(tree)
 
 
-def for_model(tree: Any, model: Any) -> Any:
+def arrange_for_model(tree: Any, model: Any) -> Any:
     """Return a tree as a model reads it; as it is where the model has no choice, `scan`."""
     scan = getattr(model, 'scan', None)
-    return tree if scan is None else for_program(tree, scan)
+    return tree if scan is None else arrange_for_program(tree, scan)
 
 
-def like(tree: Any, target: Any) -> Any:
+def arrange_like(tree: Any, target: Any) -> Any:
     """Return a tree of stacks with its blocks separate where they are so in `target`.
 
     The leaves of `target` say which blocks have them, and on which devices they go.
@@ -137,13 +137,13 @@ def like(tree: Any, target: Any) -> Any:
     # Of each path at rest: {number of a block, None of what is no block's: leaf of `target`}.
     goals: dict[str, dict[Any, Any]] = defaultdict(dict)
     wanted = []
-    for path, goal in by_path(target).items():
+    for path, goal in group_by_path(target).items():
         at_rest, number = parse(path)
         goals[at_rest][number] = goal
         wanted.append((at_rest, number))
 
     pieces: dict[tuple[str, int | None], Any] = {}
-    for path, leaf in by_path(tree).items():
+    for path, leaf in group_by_path(tree).items():
         if None in goals[path]:
             pieces[path, None] = leaf
             continue
@@ -155,9 +155,9 @@ def like(tree: Any, target: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(target), [pieces[leaf] for leaf in wanted])
 
 
-def origins(tree: Any) -> list[tuple[str, int]]:
+def find_origins(tree: Any) -> list[tuple[str, int]]:
     """Return (path at rest, number in the stack there) of each leaf in order; 0 of a whole leaf."""
-    paths = [parse(path) for path in by_path(tree)]
+    paths = [parse(path) for path in group_by_path(tree)]
     numbers: dict[str, list[int]] = defaultdict(list)
     for path, number in paths:
         numbers[path].append(number or 0)

@@ -20,12 +20,12 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
-from bert_jax.mesh.sharding import names_of, path_of
+from bert_jax.mesh.sharding import format_path, list_axes
 from bert_jax.model import layout
 from bert_jax.model.blocks.attention import ATTENTIONS
-from bert_jax.model.blocks.block import parts_of
+from bert_jax.model.blocks.block import make_parts
 from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
-from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.embeddings import pad_vocab
 
 
 def _make_block_rules() -> list[tuple[str, P]]:
@@ -68,7 +68,7 @@ def _choose_spec(
     wanted = list(spec)
     if over_data and len(spec) > 1:
         # `data` is the outermost: exchange.py cuts along it before all others.
-        wider = ('data', *names_of(spec[0]))
+        wider = ('data', *list_axes(spec[0]))
         if shape[-len(spec)] % _count_parts(mesh, wider) == 0:
             wanted[0] = wider
     # Right-aligned: stacked leaves have a leading L that no rule names. Axis by axis: what divides
@@ -81,10 +81,10 @@ def _choose_spec(
 
 def _count_parts(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
     """Return the number of parts that an array's axis has when it is split over these mesh axes."""
-    return math.prod(mesh.shape[name] for name in names_of(axes))
+    return math.prod(mesh.shape[name] for name in list_axes(axes))
 
 
-def shardings(tree: Any, mesh: Mesh | AbstractMesh, shard_optimizer: bool = False) -> Any:
+def choose_shardings(tree: Any, mesh: Mesh | AbstractMesh, shard_optimizer: bool = False) -> Any:
     """Return a NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
 
     An axis that does not divide stays whole. With `shard_optimizer` the weights and moments of a
@@ -94,17 +94,17 @@ def shardings(tree: Any, mesh: Mesh | AbstractMesh, shard_optimizer: bool = Fals
 
     # Moments end in their parameter's path, so the same rules meet them.
     def sharding_of(key_path, leaf):
-        path = path_of(key_path)
+        path = format_path(key_path)
         over_data = shard_optimizer and path.startswith(('params/', 'opt_state/'))
         return NamedSharding(mesh, _choose_spec(path, leaf.shape, mesh, over_data))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
-def places_of(params: Any, shard_optimizer: bool) -> Any:
+def find_places(params: Any, shard_optimizer: bool) -> Any:
     """Return the NamedShardings of a train state's weights on the current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    return shardings({'params': params}, mesh, shard_optimizer)['params']
+    return choose_shardings({'params': params}, mesh, shard_optimizer)['params']
 
 
 def put(params: Any, mesh: Mesh, is_scanned: bool = False) -> Any:
@@ -115,8 +115,8 @@ def put(params: Any, mesh: Mesh, is_scanned: bool = False) -> Any:
       mesh: the devices.
       is_scanned: whether the program goes through the blocks in a loop (runtime.scan_layers).
     """
-    params = layout.for_program(params, is_scanned)
-    return jax.device_put(params, shardings(params, mesh))
+    params = layout.arrange_for_program(params, is_scanned)
+    return jax.device_put(params, choose_shardings(params, mesh))
 
 
 class _Dimension(NamedTuple):
@@ -131,17 +131,17 @@ class _Dimension(NamedTuple):
         return math.prod(getattr(runtime, axis) for axis in self.axes)
 
 
-def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
+def list_unsplit(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     """Return a warning for each dimension that should be split over the devices and is not.
 
     UserError where runtime.fsdp or runtime.model_parallel divides none of its dimensions: the
     devices along that axis would all hold the same and do the same work.
     """
     # What the rules split. Biases and norms are left out, being small.
-    hidden, vocab = model.hidden_size, padded_vocab(model.vocab_size)
+    hidden, vocab = model.hidden_size, pad_vocab(model.vocab_size)
     dimensions = [_Dimension(f'model.hidden_size={hidden}', hidden, ('fsdp',))]
     sizes: dict[str, int] = {}
-    for part in parts_of(model):
+    for part in make_parts(model):
         sizes |= part.split_sizes()
     for name, size in sizes.items():
         dimensions.append(_Dimension(f'model.{name}={size}', size, ('model_parallel',)))

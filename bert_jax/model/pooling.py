@@ -82,10 +82,10 @@ def pool_states(x_BTH: Array, mask_BT: Array, pooling: str) -> Array:
 def compute_sentence_vectors(x_BTH: Array, mask_BT: Array, config: SentenceConfig) -> Array:
     """Return the vectors [B, D] of texts, float32, as `config` says."""
     vectors_BD = pool_states(x_BTH, mask_BT, config.pooling)[:, : config.truncate_dim]
-    return unit(vectors_BD) if config.normalize else vectors_BD
+    return normalize(vectors_BD) if config.normalize else vectors_BD
 
 
-def unit(vectors: Array) -> Array:
+def normalize(vectors: Array) -> Array:
     """Return vectors [..., D] scaled to length one; the gradient at zero is finite."""
     squares = jnp.sum(vectors * vectors, -1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, _TINY**2))
@@ -95,7 +95,7 @@ def _make_encode(
     config: ModelConfig, compute_dtype: DTypeLike, kept: list[str]
 ) -> Callable[..., Any]:
     """Return a function of (encoder's parameters, batch): its outputs, and the states `kept`."""
-    compute_dtype, read = matmul.in_inference(compute_dtype)
+    compute_dtype, read = matmul.choose_inference_products(compute_dtype)
     encoder = Encoder(config, compute_dtype, matmul_dtype=read)
 
     def encode(params: Any, batch: Mapping[str, Array]) -> Any:

@@ -34,7 +34,7 @@ _SITE = 1 << 21
 _glorot = nn.initializers.glorot_uniform()
 
 
-def binarise(characters: Array) -> Array:
+def spell_in_bits(characters: Array) -> Array:
     """Return the bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
     shifts = jnp.arange(BITS - 1, -1, -1, dtype=jnp.int32).reshape(*(1,) * characters.ndim, BITS)
     return ((characters[..., None] >> shifts) & 1).astype(jnp.float32)
@@ -70,7 +70,7 @@ class WordSimilarity(nn.Module):
     @nn.compact
     def __call__(self, batch: Mapping[str, Array], dropout_rng: DropoutRng | None = None) -> Array:
         """batch['characters'] [B, F, C] -> unit vectors [B, F, 256], float32."""
-        bits = binarise(batch['characters'])
+        bits = spell_in_bits(batch['characters'])
         # Each form of a word loses bits of its own.
         words, forms = bits.shape[:2]
         ones = jnp.ones((words, 1, BITS))

@@ -405,7 +405,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def method_of(config: ModelConfig) -> Method:
+def choose_tuning_method(config: ModelConfig) -> Method:
     """Return the method by which a model is tuned."""
     return METHODS[config.tuning.method](config)
 
@@ -415,6 +415,6 @@ def is_added(path: str) -> bool:
     return _ADDED.search(path) is not None
 
 
-def neutral(path: str) -> float:
+def find_neutral(path: str) -> float:
     """Return the value of an added leaf with which it changes nothing: 1 of a scale, else 0."""
     return 1.0 if path.endswith('/scale') else 0.0

@@ -20,7 +20,7 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
-from bert_jax.mesh.sharding import BATCH, free_axes, platform_of
+from bert_jax.mesh.sharding import BATCH, find_platform, list_free_axes
 from bert_jax.model.blocks.matmul import dot_general
 
 # Bytes of logits from which on `auto` takes blocks. Below, blocks save memory that nobody lacks,
@@ -61,7 +61,7 @@ class Factors(NamedTuple):
         """Tell whether the logits of a device are so large that memory asks for blocks."""
         B, P, _ = self.x_BPE.shape
         mesh = jax.sharding.get_abstract_mesh()
-        for axis in set(BATCH) & set(free_axes()):
+        for axis in set(BATCH) & set(list_free_axes()):
             B = B // mesh.shape[axis]
         return 4 * B * P * self.bias_V.shape[0] > _LARGE
 
@@ -98,7 +98,7 @@ def _choose_block_rows(width: int) -> int:
     30,592) blocks of 64 rows took 1.06 (E=128) and 1.22 times (E=768) the plain form's time, larger
     ones about the same. An accelerator wants larger products.
     """
-    is_cpu = platform_of(jax.sharding.get_abstract_mesh()) == 'cpu'
+    is_cpu = find_platform(jax.sharding.get_abstract_mesh()) == 'cpu'
     return max(128, width) if is_cpu else max(2048, 2 * width)
 
 
@@ -133,7 +133,7 @@ def _compute_on_mesh(
     Each device gathers the table over `fsdp`, and is left with its share of the gradient.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    size = {axis: mesh.shape[axis] for axis in free_axes() if mesh.shape[axis] > 1}
+    size = {axis: mesh.shape[axis] for axis in list_free_axes() if mesh.shape[axis] > 1}
     rows = tuple(axis for axis in BATCH if axis in size)
     words = tuple(axis for axis in ('fsdp', 'model') if axis in size)
     B, V = len(arrays.x_BPE), len(arrays.bias_V)

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from bert_jax.cli import app, flags, log
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import command_options
+from bert_jax.configs.options import list_command_options
 from bert_jax.runs.supervision.handlers import handlers_restored
 
 Path = str | os.PathLike[str]
@@ -73,12 +73,12 @@ def make_function_of_several(actions: Sequence[type], positional: str) -> Callab
             raise TypeError(f'one positional argument is taken, {positional}: name the others')
         given |= dict(zip((positional,), args))
         for name in given:
-            if not any(name in command_options(action) for action in actions):
+            if not any(name in list_command_options(action) for action in actions):
                 raise TypeError(f'unexpected keyword argument {name!r}')
         with _enter_call():
             given = _convert_all(given)
             action = flags.choose(actions, given)
-            fields = {name: field.name for name, field in command_options(action).items()}
+            fields = {name: field.name for name, field in list_command_options(action).items()}
             return action(**{fields[name]: value for name, value in given.items()})()
 
     call.__doc__ = '\n\n'.join(map(_write_docstring, actions))
@@ -89,7 +89,7 @@ def _write_docstring(action: type) -> str:
     """Return what the docstring of an action says before its options, and all of its options."""
     opening = inspect.cleandoc(action.__doc__ or '').partition('\n\nAttributes:')[0]
     lines = [opening, '', 'Args:']
-    for field in command_options(action).values():
+    for field in list_command_options(action).values():
         lines.append(f'  {field.name}: {field.option.help if field.option else ""}.')
     return '\n'.join(lines)
 

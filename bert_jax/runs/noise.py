@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks.base import Example, Task
 from bert_jax.input_pipeline.text.typos import KINDS, Typos, is_word
@@ -51,7 +51,7 @@ def parse(text: str) -> Noise:
         raise UserError(
             f'--noise={text}: no kind of typo is called {unknown[0]!r}; there are'
             f' {", ".join(KINDS)}, and {ALL} for all of them'
-            f'{did_you_mean(unknown[0], [*KINDS, ALL])}'
+            f'{suggest(unknown[0], [*KINDS, ALL])}'
         )
     shares = []
     for word in shares_text.split(','):

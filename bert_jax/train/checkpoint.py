@@ -28,24 +28,24 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bert_jax.configs.errors import UserError
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import layout
 from bert_jax.train.checkpoint_faults import (
     Damaged,
     NoRoom,
-    attempt,
-    can_be_listed,
-    checksum,
+    check_listed,
     compare,
+    compute_checksum,
     describe,
-    fingerprints,
     join_threads,
-    patiently,
-    quiet,
+    quieten_orbax,
     read_meta,
-    writing,
+    read_patiently,
+    take_fingerprints,
+    translate_write_error,
+    try_to_read,
 )
-from bert_jax.train.state import TrainState, checkpoint_bytes
+from bert_jax.train.state import TrainState, count_checkpoint_bytes
 
 if TYPE_CHECKING:
     import orbax.checkpoint as ocp
@@ -94,7 +94,7 @@ class Checkpoints:
         self._folder, self._keep = epath.Path(workdir).absolute() / 'checkpoints', keep
         self._keep_every = keep_every
         self._folder.mkdir(parents=True, exist_ok=True)
-        quiet()
+        quieten_orbax()
         # The step of the last save, until it is known to be whole, and whether it must be.
         self._under_way: int | None = None
         self._required = True
@@ -104,13 +104,13 @@ class Checkpoints:
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
         """Orbax's own view of the folder, opened when there is something in it."""
-        return patiently(os.fspath(self._folder), self._open)
+        return read_patiently(os.fspath(self._folder), self._open)
 
     def _open(self) -> ocp.CheckpointManager:
         import orbax.checkpoint as ocp
 
         # Scores of an earlier start of this run: what was the best must stay the best.
-        for step in saved_steps(self._folder.parent):
+        for step in list_saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
                 if score := ranked(read_meta(self._folder / str(step)).get('score')):
                     self._scores[step] = score
@@ -126,7 +126,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first."""
-        is_new = not self._is_open and not saved_steps(self._folder.parent)
+        is_new = not self._is_open and not list_saved_steps(self._folder.parent)
         return [] if is_new else sorted(self._manager.all_steps())
 
     @property
@@ -169,12 +169,12 @@ class Checkpoints:
 
         # Fingerprints are taken of the arrays on the devices, before anything can go wrong on their
         # way to the disk; a checksum over the rest of the record guards the fingerprints.
-        record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
+        record = {**meta, 'step': step, 'score': score, 'fingerprints': take_fingerprints(state)}
         # A copy: orbax writes it in a thread of its own, and the next step adds to `meta`'s sums.
         record = json.loads(json.dumps(record))
-        record['checksum'] = checksum(record)
+        record['checksum'] = compute_checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
-        at_rest = layout.stacked(state)
+        at_rest = layout.stack_blocks(state)
         params, others = at_rest.params, _beside_params(at_rest)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
@@ -184,7 +184,7 @@ class Checkpoints:
 
         # A full disk is better found before the first byte than after half of them.
         try:
-            self._check_room(checkpoint_bytes(state), 'a checkpoint needs')
+            self._check_room(count_checkpoint_bytes(state), 'a checkpoint needs')
         except NoRoom as error:
             self._unsaved(step, error)
             return
@@ -219,7 +219,7 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
         self._scores.pop(step, None)
         self._manager.reload()  # it has already forgotten the steps that it would have removed
-        error = writing(self._folder, error)
+        error = translate_write_error(self._folder, error)
         if not isinstance(error, NoRoom):
             raise error
         self._unsaved(step, error)
@@ -236,7 +236,7 @@ class Checkpoints:
         What will be kept of them is the newest, the best, and one that is being written while the
         one it replaces is still there.
         """
-        saved, size = len(self.steps()), checkpoint_bytes(state)
+        saved, size = len(self.steps()), count_checkpoint_bytes(state)
         # Keep + 2: the newest, the best if it is older, and the one that is being written. Where
         # some are kept for good all of them are counted: a bound, and such runs save seldom.
         kept_at_once = saved + saves if self._keep_every else self._keep + 2
@@ -280,7 +280,7 @@ class Checkpoints:
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
             read = functools.partial(self._restore_step, step, target)
-            restored, fault = attempt(self._folder / str(step), read)
+            restored, fault = try_to_read(self._folder / str(step), read)
             if restored is None:
                 faults[step] = fault
                 continue
@@ -299,7 +299,7 @@ class Checkpoints:
     def params(self, step: int) -> dict[str, Any] | None:
         """Return the parameters of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
-        params, fault = attempt(path, functools.partial(_load_item, path, 'params'))
+        params, fault = try_to_read(path, functools.partial(_load_item, path, 'params'))
         if params is None:
             self._set_aside(step, fault)
             self._manager.reload()
@@ -326,14 +326,14 @@ class Checkpoints:
         """(state, meta) of that step; Damaged, or orbax's own error, if it does not verify."""
         frozen, goal = target.frozen, target._replace(frozen=None)
         target = jax.tree.map(_struct, goal)
-        target = layout.stacked(target)
+        target = layout.stack_blocks(target)
 
         # What forbids looking is no damage, and orbax could not tell the two apart.
-        can_be_listed(self._folder / str(step))
+        check_listed(self._folder / str(step))
         # The names come first: another program's arrays would fail below as if they were damaged.
         meta = read_meta(self._folder / str(step))
         promised = meta['fingerprints']
-        if other := sorted(by_path(target).keys() ^ promised.keys()):
+        if other := sorted(group_by_path(target).keys() ^ promised.keys()):
             raise UserError(
                 f'{self._folder}/{step}: holds other arrays than this program trains ({other[0]},'
                 f' {len(other)} in all): go on with the version that wrote it, or use another'
@@ -355,12 +355,12 @@ class Checkpoints:
         # Whatever containers orbax gives back, the leaves go into the target's own structure.
         state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
         # Last, on the devices where they will be used: what was read is what was saved, bit by bit.
-        compare(fingerprints(state), promised)
-        return layout.like(state, goal)._replace(frozen=frozen), meta
+        compare(take_fingerprints(state), promised)
+        return layout.arrange_like(state, goal)._replace(frozen=frozen), meta
 
-    def standing(self, step: int) -> str:
+    def describe_standing(self, step: int) -> str:
         """Where a run that stops at `step` can go on from, in words, when saves are on disk."""
-        return standing(self._folder.parent, step)
+        return describe_standing(self._folder.parent, step)
 
     def close(self) -> None:
         """Wait for the save under way and release orbax's threads."""
@@ -387,18 +387,18 @@ def ranked(score: Sequence[float] | None) -> Score | None:
     return None if score is None or any(map(math.isnan, score)) else tuple(score)
 
 
-def standing(workdir: epath.PathLike, step: int) -> str:
+def describe_standing(workdir: epath.PathLike, step: int) -> str:
     """Where a run that stops at `step` can go on from, in words, for its last line."""
     if not step:
         return 'stopped before the first step'
-    if step in saved_steps(workdir):
+    if step in list_saved_steps(workdir):
         return f'saved at step {step}'
     return f'NOT saved at step {step}; {_newest(workdir)}'
 
 
 def _newest(workdir: epath.PathLike) -> str:
     """Of which step the newest checkpoint is, in words."""
-    steps = saved_steps(workdir)
+    steps = list_saved_steps(workdir)
     if not steps:
         return 'there is no checkpoint yet'
     return f'the newest checkpoint is of step {steps[-1]}'
@@ -420,7 +420,7 @@ def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
 
-def saved_steps(workdir: epath.PathLike) -> list[int]:
+def list_saved_steps(workdir: epath.PathLike) -> list[int]:
     """Return the steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     if not folder.exists():
@@ -442,7 +442,7 @@ def load_opt_state(workdir: epath.PathLike, step: int) -> dict[str, Any]:
     Read as `load_params` reads.
     """
     others, _ = _newest_whole(workdir, step, 'rest')
-    return by_path(others['opt_state'])
+    return group_by_path(others['opt_state'])
 
 
 def _newest_whole(
@@ -453,15 +453,15 @@ def _newest_whole(
     # somebody else's, or of a run that goes on. That removes a step when it has saved another, so
     # where the steps have changed meanwhile they are read again.
     folder = epath.Path(workdir).absolute() / 'checkpoints'
-    quiet()
+    quieten_orbax()
     for _ in range(10):
-        steps, faults = saved_steps(workdir), []
+        steps, faults = list_saved_steps(workdir), []
         for candidate in [s for s in reversed(steps) if step is None or s == step]:
             path = folder / str(candidate)
-            loaded, fault = attempt(path, functools.partial(_load_item, path, item))
+            loaded, fault = try_to_read(path, functools.partial(_load_item, path, item))
             if loaded is not None:
                 return loaded, candidate
-            if saved_steps(workdir) != steps:
+            if list_saved_steps(workdir) != steps:
                 break
             faults.append(f'step {candidate}: {fault}')
             logging.warning('%s is damaged and skipped: %s', path, fault)
@@ -477,7 +477,7 @@ def _load_item(folder: epath.Path, item: str) -> dict[str, Any]:
     """Return 'params' or 'rest' of a checkpoint as numpy arrays; Damaged if it does not verify."""
     import orbax.checkpoint as ocp
 
-    can_be_listed(folder)
+    check_listed(folder)
     promised = read_meta(folder)['fingerprints']
 
     # Shapes come from the checkpoint itself: whoever reads an item alone has no state to compare
@@ -489,7 +489,7 @@ def _load_item(folder: epath.Path, item: str) -> dict[str, Any]:
     # The fingerprints were taken of the whole state: compare those of what was read.
     of_item = {'params': read} if item == 'params' else {'opt_state': read['opt_state']}
     compare(
-        fingerprints(of_item),
+        take_fingerprints(of_item),
         {name: value for name, value in promised.items() if name.split('/')[0] in of_item},
     )
     return read

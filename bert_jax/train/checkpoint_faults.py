@@ -28,7 +28,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, is_disk_full, iterate_causes
 from bert_jax.configs.files.json_object import parse_object
 from bert_jax.model import layout
-from bert_jax.model.dropout import row_major
+from bert_jax.model.dropout import number_elements
 
 T = TypeVar('T')
 
@@ -69,7 +69,7 @@ def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
     """
     # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
     bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
-    index = row_major(leaf.shape, number)
+    index = number_elements(leaf.shape, number)
     # 2654435761 is Knuth's multiplicative constant (2**32 over the golden ratio): near indices get
     # weights far apart, and elements that change places change the sum.
     return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
@@ -77,15 +77,15 @@ def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
 
 @jax.jit
 def _fingerprints(tree: Any) -> list[jax.Array]:
-    numbers = [number for _, number in layout.origins(tree)]
+    numbers = [number for _, number in layout.find_origins(tree)]
     return list(map(_fingerprint, jax.tree.leaves(tree), numbers))
 
 
-def fingerprints(tree: Any) -> dict[str, int]:
+def take_fingerprints(tree: Any) -> dict[str, int]:
     """Return {path: uint32 fingerprint} of every leaf at rest, computed on its devices."""
     of_leaves: collections.Counter[str] = collections.Counter()
     for (path, _), value in zip(
-        layout.origins(tree), jax.device_get(_fingerprints(tree)), strict=True
+        layout.find_origins(tree), jax.device_get(_fingerprints(tree)), strict=True
     ):
         of_leaves[path] += int(value)
     return {path: value % 2**32 for path, value in of_leaves.items()}
@@ -99,12 +99,14 @@ def read_meta(folder: epath.Path) -> dict[str, Any]:
         raise Damaged(f'meta/metadata cannot be read ({describe(error)})') from None
     if not isinstance(meta.get('fingerprints'), dict):
         raise Damaged('meta/metadata has no fingerprints')
-    if 'checksum' in meta and meta['checksum'] != checksum(meta):  # older versions wrote none
+    if 'checksum' in meta and meta['checksum'] != compute_checksum(
+        meta
+    ):  # older versions wrote none
         raise Damaged('the checksum of meta/metadata differs')
     return meta
 
 
-def checksum(meta: dict[str, Any]) -> int:
+def compute_checksum(meta: dict[str, Any]) -> int:
     """crc32 of the JSON of all of `meta` but its own checksum."""
     others = {name: value for name, value in meta.items() if name != 'checksum'}
     return zlib.crc32(json.dumps(others, sort_keys=True).encode())
@@ -148,7 +150,7 @@ def may_pass(error: BaseException) -> bool:
     return False
 
 
-def can_be_listed(folder: Any) -> None:
+def check_listed(folder: Any) -> None:
     """Raise the operating system's error if `folder`, or a folder below it, cannot be listed.
 
     Orbax reports a folder that it may not enter as missing, just like a lost part.
@@ -177,7 +179,7 @@ def is_damage(error: BaseException) -> bool:
     return any(isinstance(cause, kinds) for cause in iterate_causes(error))
 
 
-def patiently(what: str, read: Callable[[], T]) -> T:
+def read_patiently(what: str, read: Callable[[], T]) -> T:
     """Call `read`, and try again after each of PAUSES while its failure may pass.
 
     Raises:
@@ -199,17 +201,17 @@ def patiently(what: str, read: Callable[[], T]) -> T:
     raise AssertionError('the last pause is none')
 
 
-def attempt(folder: Any, read: Callable[[], T]) -> tuple[T | None, str]:
+def try_to_read(folder: Any, read: Callable[[], T]) -> tuple[T | None, str]:
     """Return (what `read` gives of a checkpoint's folder, ''), or (None, the damage in words)."""
     try:
-        return patiently(os.fspath(folder), read), ''
+        return read_patiently(os.fspath(folder), read), ''
     except Exception as error:
         if not is_damage(error):
             raise
         return None, describe(error)
 
 
-def writing(folder: Any, error: Exception) -> Exception:
+def translate_write_error(folder: Any, error: Exception) -> Exception:
     """Return what to raise for an error of writing below `folder`: NoRoom for a full disk."""
     # A limit of the shell (ulimit -f) raises another errno than a full disk, and needs other
     # advice.
@@ -221,7 +223,7 @@ def writing(folder: Any, error: Exception) -> Exception:
     return NoRoom(f'{folder}: {why} when a checkpoint was written: {mend} and start again')
 
 
-def quiet() -> None:
+def quieten_orbax() -> None:
     """Reduce a failure of orbax to the one error that we raise.
 
     Orbax reads and writes all arrays at once in its own event loops, and closes such a loop at the

@@ -74,7 +74,9 @@ class DynamicMasking:
         masked = jax.vmap(draw_row, in_axes=(None, 0, 0))(key, rows_B, read)
         return {name: batch[name] for name in batch if name != 'word_starts'} | masked
 
-    def _draw_row(self, K: int, key: jax.Array, row: jax.Array, read: Batch) -> Batch:
+    def _draw_row(
+        self, K: int, key: jax.Array, row: jax.Array, read: Batch
+    ) -> dict[str, jax.Array]:
         ids_S, pack_S = read['input_ids'], read['pack_ids']
         S = ids_S.shape[0]
         P = min(self.max_predictions, S)
@@ -82,7 +84,7 @@ class DynamicMasking:
         # All bits of the row at once: S scores of words, P draws of what is shown, P random words.
         row_key = jax.random.fold_in(key, row)
         bits = jax.random.bits(row_key, (S + 2 * P,), jnp.uint32)
-        candidates_S = text_positions(pack_S, read['segment_ids'])
+        candidates_S = mark_text(pack_S, read['segment_ids'])
         if self.separator is not None:
             candidates_S &= ids_S != self.separator
         # Without --whole_word every token of text is a word of its own.
@@ -144,7 +146,7 @@ class DynamicMasking:
         return ids_P
 
 
-def text_positions(pack_S: jax.Array, segment_S: jax.Array) -> jax.Array:
+def mark_text(pack_S: jax.Array, segment_S: jax.Array) -> jax.Array:
     """Return bool [S], true at text: not at [CLS] (first), [SEP] (a segment's last), padding.
 
     Args:

@@ -7,7 +7,9 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import bisect
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -102,3 +104,23 @@ def list_rates(
     steps = np.array(sorted(step for step in chosen if 0 <= step < total_steps))
     rates = learning_rate(config, hparams_of(config, 0, total_steps), steps)
     return list(zip((steps + 1).tolist(), np.asarray(rates).tolist(), strict=True))
+
+
+def format_schedule(config: OptimizerConfig, phase_steps: Sequence[int]) -> str:
+    """Return the table of step (from 1, as in the log), phase and learning rate.
+
+    Args:
+      config: the settings.
+      phase_steps: the steps of each phase.
+    """
+    # Ends of phases are shown too, with the points where the schedule bends.
+    ends = list(itertools.accumulate(phase_steps))
+    lines = [
+        f'# {config.schedule}, {ends[-1]} steps, warm-up {config.warmup_steps}',
+        '# step N is the N-th, as in the log and metrics.jsonl: the rate is the one that it is made'
+        ' at',
+        f'{"step":>10}  phase  learning_rate',
+    ]
+    for step, rate in list_rates(config, ends[-1], ends[:-1]):
+        lines.append(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
+    return '\n'.join(lines)

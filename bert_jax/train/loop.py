@@ -296,9 +296,10 @@ def _end_of_batches(context: Surroundings, part: Part, step: int, last: int) -> 
     if step:
         context.save()
         context.checkpoints.wait()
+    standing = context.checkpoints.describe_standing(step)
     return UserError(
-        f'{part.name}: the batches ended after step {step} of {last};'
-        f' {context.checkpoints.standing(step)}: give batches that do not end, or fewer steps'
+        f'{part.name}: the batches ended after step {step} of {last}; {standing}: give batches that'
+        ' do not end, or fewer steps'
     )
 
 
@@ -340,7 +341,7 @@ def prefetch(
         queue.extend(to_devices(b) for b in itertools.islice(batches, 1))
 
 
-def one_ahead(started: Iterable[_T]) -> Iterator[_T]:
+def iterate_ahead(started: Iterable[_T]) -> Iterator[_T]:
     """Yield each item when the next one is there too, so that the device is never idle."""
     for item, _ in itertools.pairwise(itertools.chain(started, [None])):
         assert item is not None, 'the last of a pair alone'

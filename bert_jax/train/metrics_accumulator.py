@@ -119,7 +119,7 @@ class MetricsAccumulator:
                     ' (bert-preprocess verify)'
                 )
             return
-        self._newest |= means(host)
+        self._newest |= compute_means(host)
         add_sums(self._sums, host)
 
     def newest(self) -> dict[str, float]:
@@ -172,7 +172,7 @@ class MetricsAccumulator:
         self._settle_pending()
 
         # Means first: they are of all steps, those of an earlier process included.
-        figures = means(self._sums)
+        figures = compute_means(self._sums)
         if self._learning_rate is not None:
             figures['learning_rate'] = self._learning_rate
         # Times are of this process's own steps: those of an earlier one were perhaps made on
@@ -198,7 +198,7 @@ def add_sums(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]])
         entry[1] += float(weight)
 
 
-def means(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def compute_means(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return sum / weight of each metric; metrics without any weight are left out."""
     return {name: total / weight for name, (total, weight) in sums.items() if weight}
 

@@ -25,10 +25,10 @@ import optax
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model import embeddings
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
-from bert_jax.mesh.sharding import by_path, path_of
+from bert_jax.mesh.sharding import format_path, group_by_path
 from bert_jax.model import layout
-from bert_jax.model.dropout import FEWER_ROUNDS, row_major, threefry
-from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.dropout import FEWER_ROUNDS, number_elements, threefry
+from bert_jax.model.embeddings import pad_vocab
 from bert_jax.train.learning_rate import Hparams, learning_rate
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed, but not a network of words:
@@ -67,14 +67,14 @@ def is_stacked(path: str) -> bool:
     return '/layers/' in f'/{path}' and layout.parse(path)[1] is None
 
 
-def padding_rows(path: str, model: ModelConfig) -> int:
+def count_padding_rows(path: str, model: ModelConfig) -> int:
     """Return how many rows of the array at `path` only pad it for the hardware."""
     if not path.endswith(OF_VOCABULARY):
         return 0
-    return padded_vocab(model.vocab_size) - model.vocab_size
+    return pad_vocab(model.vocab_size) - model.vocab_size
 
 
-def tensor_means(values: Any, model: ModelConfig | None) -> Any:
+def average_tensors(values: Any, model: ModelConfig | None) -> Any:
     """Return a tree like `values` with the mean of a tensor at each leaf that is in it.
 
     A mean is a scalar, or [L, 1, ...] of a stack. Rows that pad count for nothing; they must be 0.
@@ -85,14 +85,14 @@ def tensor_means(values: Any, model: ModelConfig | None) -> Any:
     """
     sums: dict[Any, jax.Array] = {}
     sizes: dict[Any, int] = defaultdict(int)
-    leaves = by_path(values)
+    leaves = group_by_path(values)
     for path, x in leaves.items():
         tensor, blocks, axes = _tensor_of(path, model), 1, range(x.ndim)
         if is_stacked(path):
             blocks, axes = x.shape[0], range(1, x.ndim)
         size = x.size
         if model is not None:
-            size -= padding_rows(path, model) * (x.size // x.shape[0])
+            size -= count_padding_rows(path, model) * (x.size // x.shape[0])
         sizes[tensor] += size // blocks
         total = jnp.sum(x, axis=tuple(axes))
         if tensor in sums:
@@ -123,10 +123,10 @@ def _tensor_of(path: str, model: ModelConfig | None) -> tuple[str, int | None]:
     return at_rest, number
 
 
-def decay_mask(params: Any) -> Any:
+def mark_decayed(params: Any) -> Any:
     """Return a tree like `params`, True for the leaves that weight decay touches."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: NOT_DECAYED.search(path_of(path)) is None, params
+        lambda path, _: NOT_DECAYED.search(format_path(path)) is None, params
     )
 
 
@@ -186,8 +186,8 @@ def _stable_adamw(
                 pulled = decay * w
             return (adam + pulled) / jnp.maximum(1.0, jnp.sqrt(mean))
 
-        means = tensor_means(ratios, model)
-        updates = jax.tree.map(direction, mu, nu, params, decay_mask(params), means)
+        means = average_tensors(ratios, model)
+        updates = jax.tree.map(direction, mu, nu, params, mark_decayed(params), means)
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
@@ -225,7 +225,7 @@ def _in_bfloat16(
         leaves, tree = jax.tree.flatten(moments)
         numbers: dict[str, int] = {}
         rounded = []
-        for x, (path, block) in zip(leaves, layout.origins(moments), strict=True):
+        for x, (path, block) in zip(leaves, layout.find_origins(moments), strict=True):
             number = numbers.setdefault(path, len(numbers))
             rounded.append(_rounded(x, key, first + 2 * number, block))
         return jax.tree.unflatten(tree, rounded)
@@ -247,7 +247,7 @@ def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: 
 
     leaf, number: x is slice `number` of that leaf at rest.
     """
-    word, _ = threefry(key, (row_major(x.shape, number), jnp.uint32(leaf)), FEWER_ROUNDS)
+    word, _ = threefry(key, (number_elements(x.shape, number), jnp.uint32(leaf)), FEWER_ROUNDS)
     # bfloat16 is the upper half of float32: a random lower half carries into it, or does not. What
     # is no number stays what it is.
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (word >> 16)
@@ -262,7 +262,7 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
     """
 
     def scale(key_path, u, w):
-        path = path_of(key_path)
+        path = format_path(key_path)
         # By name: biases and norms have no decay, and adapt in the variant 'all' alone.
         if variant.adapts != 'all' and NOT_DECAYED.search(path):
             return u
@@ -287,7 +287,7 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
 def _count_blocks(params: Any) -> int:
     """Return how many blocks a model has, by its stacks or its blocks' numbers; 0 without any."""
     blocks = 0
-    for path, leaf in by_path(params).items():
+    for path, leaf in group_by_path(params).items():
         _, number = layout.parse(path)
         if number is not None:
             blocks = max(blocks, number + 1)
@@ -296,7 +296,7 @@ def _count_blocks(params: Any) -> int:
     return blocks
 
 
-def layer_rates(config: OptimizerConfig, params: Any) -> Any:
+def compute_layer_rates(config: OptimizerConfig, params: Any) -> Any:
     """Return what each leaf's learning rate is multiplied by: a number, or [L, 1, ...] of a stack.
 
     0 where it is frozen. With d = layer_decay, heads and pooler have 1, block i of L (from 0) has
@@ -316,7 +316,7 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
         of_embeddings = np.float32(0.0)
 
     def rate(key_path, leaf):
-        path = path_of(key_path)
+        path = format_path(key_path)
         _, number = layout.parse(path)
         if number is not None:
             return of_block[number]
@@ -346,7 +346,7 @@ def make_optimizer(
     """Return the optax transformation of step `step`, from 0; it, `h`, `finite` may be traced.
 
     model: the encoder's shape, whose family says which arrays are one tensor of its own code
-    (`tensor_means`); read by algorithm=stable_adamw alone. Frozen parameters do not count in the
+    (`average_tensors`); read by algorithm=stable_adamw alone. Frozen parameters do not count in the
     norm, and neither decay nor move. Where `finite` is false the state stays as it was, and the
     updates mean nothing. One's own transformation is taken as it is, with its own schedule,
     clipping and decay; the other arguments are nothing to it.
@@ -355,7 +355,7 @@ def make_optimizer(
         return config
 
     def rates(params: Any) -> Any:
-        return layer_rates(config, params)
+        return compute_layer_rates(config, params)
 
     def moves(params: Any) -> Any:
         # 0 or 1: whether a leaf, or a block's slice, moves.
@@ -387,7 +387,7 @@ def make_optimizer(
         adam = _in_bfloat16(adam, h, step)
     chain.append(adam)
     if not is_stable:
-        chain.append(optax.add_decayed_weights(decay, mask=decay_mask))
+        chain.append(optax.add_decayed_weights(decay, mask=mark_decayed))
     if lamb is not None:
         chain.append(_trust_ratio(lamb, h.weight_decay))
 

@@ -19,13 +19,13 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import layout
-from bert_jax.model.embeddings import first_words
-from bert_jax.model.partition import shardings
-from bert_jax.model.tuning import is_added, method_of, neutral
+from bert_jax.model.embeddings import make_first_words
+from bert_jax.model.partition import choose_shardings
+from bert_jax.model.tuning import choose_tuning_method, find_neutral, is_added
 from bert_jax.train.learning_rate import Hparams
-from bert_jax.train.optimizer import Optimizer, make_optimizer, padding_rows
+from bert_jax.train.optimizer import Optimizer, count_padding_rows, make_optimizer
 
 
 class TrainState(NamedTuple):
@@ -55,14 +55,14 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     batch: dict[str, Any] = dict.fromkeys(names, np.zeros((1, 1), np.int32))
     config = getattr(model, 'config', None)
     if isinstance(config, ModelConfig):
-        batch.update(first_words(config))
+        batch.update(make_first_words(config))
     batch.update(getattr(model, 'first_inputs', {}))
     if inputs is not None:
         batch.update(inputs)
     return model.init(jax.random.key(seed), batch)['params']
 
 
-def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
+def split_frozen(params: Any, config: ModelConfig) -> tuple[Any, Any]:
     """Divide a model's parameters into (what training changes, what it leaves as it is).
 
     The latter, the frozen tree, is what tuning leaves alone and what is computed from the
@@ -70,12 +70,12 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
     leaf that is trained from some block on is in both, its blocks below frozen. `joined` puts them
     together again.
     """
-    computed, method = config.words.computed, method_of(config)
+    computed, method = config.words.computed, choose_tuning_method(config)
     if method.trains_matrices and not computed:
         return params, None
 
     # Blocks one by one: a method may train an array of the upper ones alone.
-    blocks_apart = traverse_util.flatten_dict(layout.separate(params))
+    blocks_apart = traverse_util.flatten_dict(layout.separate_blocks(params))
     was_stacked = blocks_apart.keys() != traverse_util.flatten_dict(params).keys()
     # Stacks begin with the block above those that are frozen whole.
     first_block = config.tuning.frozen_layers or 0
@@ -91,17 +91,17 @@ def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
             trained[names] = leaf
         elif is_added(path):
             # What the method adds to a block below changes nothing there.
-            frozen[names] = jnp.full_like(leaf, neutral(path))
+            frozen[names] = jnp.full_like(leaf, find_neutral(path))
         else:
             frozen[names] = leaf
     trained = traverse_util.unflatten_dict(trained)
     frozen = traverse_util.unflatten_dict(frozen)
     if was_stacked:
-        return layout.stacked(trained), layout.stacked(frozen)
+        return layout.stack_blocks(trained), layout.stack_blocks(frozen)
     return trained, frozen
 
 
-def joined(params: Any, frozen: Any) -> Any:
+def join_frozen(params: Any, frozen: Any) -> Any:
     """Return a model's parameters of what is trained and what is frozen, from `split`."""
     if frozen is None:
         return params
@@ -114,24 +114,24 @@ def joined(params: Any, frozen: Any) -> Any:
     return traverse_util.unflatten_dict(whole)
 
 
-def parameter_count(params: Any, config: ModelConfig) -> int:
+def count_weights(params: Any, config: ModelConfig) -> int:
     """Count the weights of a tree: those of a whole model, or what its tuning trains of it.
 
     config: the model's. Rows that pad the vocabulary's tables for the hardware are none.
     """
     count = 0
-    for path, leaf in by_path(params).items():
-        count += leaf.size - padding_rows(path, config) * math.prod(leaf.shape[1:])
+    for path, leaf in group_by_path(params).items():
+        count += leaf.size - count_padding_rows(path, config) * math.prod(leaf.shape[1:])
     return count
 
 
-def checkpoint_bytes(state: TrainState) -> int:
+def count_checkpoint_bytes(state: TrainState) -> int:
     """Return bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
     leaves = jax.tree.leaves(state._replace(frozen=None))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
-def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
+def make_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
     """Return a state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
@@ -154,12 +154,12 @@ def create_state(
     trained are then frozen in the state (`split`).
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
-    places = shardings(state_shapes(model, config, encoder), mesh, shard_optimizer)
+    places = choose_shardings(compute_state_shapes(model, config, encoder), mesh, shard_optimizer)
     make = jax.jit(_maker(model, config, encoder), out_shardings=places)
     return make(np.uint32(seed))
 
 
-def abstract_state(
+def describe_state(
     model: Any,
     config: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
@@ -171,17 +171,19 @@ def abstract_state(
     def place(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    state = state_shapes(model, config, encoder)
-    return jax.tree.map(place, state, shardings(state, mesh, shard_optimizer))
+    state = compute_state_shapes(model, config, encoder)
+    return jax.tree.map(place, state, choose_shardings(state, mesh, shard_optimizer))
 
 
 @functools.lru_cache(maxsize=1)
-def state_shapes(model: Any, config: Optimizer, encoder: ModelConfig | None = None) -> TrainState:
+def compute_state_shapes(
+    model: Any, config: Optimizer, encoder: ModelConfig | None = None
+) -> TrainState:
     """Return a train state's shapes, without places; kept, as a search asks for them often."""
     return jax.eval_shape(_maker(model, config, encoder), np.uint32(0))
 
 
-def parameter_shapes(model: Any) -> Any:
+def compute_parameter_shapes(model: Any) -> Any:
     """Return the shapes of a model's parameters, stacked."""
     return jax.eval_shape(_initialiser(model), np.uint32(0))
 
@@ -198,11 +200,11 @@ def _maker(
     model: Any, config: Optimizer, encoder: ModelConfig | None
 ) -> Callable[[Any], TrainState]:
     def make(seed: jax.Array) -> TrainState:
-        params = layout.for_model(_initialiser(model)(seed), model)
+        params = layout.arrange_for_model(_initialiser(model)(seed), model)
         if encoder is None:
-            return fresh_state(params, config)
-        trained, frozen = split(params, encoder)
-        return fresh_state(trained, config, frozen)
+            return make_state(params, config)
+        trained, frozen = split_frozen(params, encoder)
+        return make_state(trained, config, frozen)
 
     return make
 
@@ -220,20 +222,20 @@ def load_params_into(
     if subtree is not None:
         old = {subtree: params[subtree]}
         new = {name: tree for name, tree in source.items() if name == subtree}
-    new = layout.stacked(new)
+    new = layout.stack_blocks(new)
     _check_shapes(_shapes_at_rest(old), _shapes_at_rest(new), name)
 
     def place(replaced: jax.Array, leaf: Any) -> jax.Array:
         # In the dtype of the leaf that it replaces, and straight to the devices where that lies.
         return jax.device_put(np.asarray(leaf, replaced.dtype), replaced.sharding)
 
-    placed = jax.tree.map(place, old, layout.like(new, old))
+    placed = jax.tree.map(place, old, layout.arrange_like(new, old))
     return {**params, **placed}
 
 
 def _shapes_at_rest(params: Any) -> dict[str, tuple[int, ...]]:
     """Return the shape of each leaf by its path, blocks stacked."""
-    leaves = by_path(jax.eval_shape(layout.stacked, params))
+    leaves = group_by_path(jax.eval_shape(layout.stack_blocks, params))
     return {path: leaf.shape for path, leaf in leaves.items()}
 
 
@@ -287,7 +289,7 @@ def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> Trai
     if state.frozen is None:
         return state
     given = traverse_util.flatten_dict(dict(params))
-    at_rest = jax.eval_shape(layout.stacked, state.frozen)
+    at_rest = jax.eval_shape(layout.stack_blocks, state.frozen)
     wanted = {names: given[names] for names in traverse_util.flatten_dict(at_rest)}
     frozen = load_params_into(state.frozen, traverse_util.unflatten_dict(wanted), name)
     return state._replace(frozen=frozen)
@@ -314,7 +316,7 @@ def load_encoder(
             layout.BELOW: layout.cut(layers, 0, below),
             'layers': layout.cut(layers, below, None),
         }
-    trained, frozen = split({'encoder': encoder}, config)
+    trained, frozen = split_frozen({'encoder': encoder}, config)
 
     params = _load_with_added(state.params, trained, name)
     for part in shared:
@@ -331,6 +333,6 @@ def _load_with_added(params: Any, encoder: Mapping[str, Any], name: str) -> Any:
     for names, leaf in traverse_util.flatten_dict(params).items():
         if is_added('/'.join(names)):
             added[names] = leaf
-    at_rest = traverse_util.flatten_dict(layout.stacked(traverse_util.unflatten_dict(added)))
+    at_rest = traverse_util.flatten_dict(layout.stack_blocks(traverse_util.unflatten_dict(added)))
     whole = traverse_util.flatten_dict(encoder) | at_rest
     return load_params_into(params, traverse_util.unflatten_dict(whole), name, 'encoder')

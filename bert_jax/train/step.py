@@ -18,10 +18,10 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
-from bert_jax.mesh.exchange import is_by_parts, per_data_shard
+from bert_jax.mesh.exchange import is_by_parts, sum_by_parts
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import GENERATORS, DropoutRng, Generator
-from bert_jax.model.partition import places_of
+from bert_jax.model.partition import find_places
 from bert_jax.train.dynamic_masking import DynamicMasking
 from bert_jax.train.gradient_accumulation import (
     Gradient,
@@ -33,7 +33,7 @@ from bert_jax.train.gradient_accumulation import (
 from bert_jax.train.learning_rate import Hparams, learning_rate
 from bert_jax.train.losses.objective import Batch, MetricSums, Objective, add_losses
 from bert_jax.train.optimizer import Optimizer, make_optimizer
-from bert_jax.train.state import TrainState, joined
+from bert_jax.train.state import TrainState, join_frozen
 
 # Initialisation uses the seed's own key; everything else folds in a stream first.
 _DROPOUT_STREAM = 1
@@ -88,8 +88,8 @@ def make_train_step(
             gradient = accumulate_gradients(gradient, state.params)
             rows, cut = split_rows(rows, accumulation), P(None, 'data')
         if is_cut:
-            places = places_of(state.params, shard_optimizer)
-            gradient = per_data_shard(gradient, places, cut, dtype)
+            places = find_places(state.params, shard_optimizer)
+            gradient = sum_by_parts(gradient, places, cut, dtype)
         shared = Shared(dropout_key, denominators, state.frozen, filled)
         grads, sums = gradient(state.params, shared, rows)
         loss = add_losses(sums, denominators)
@@ -102,7 +102,7 @@ def make_train_step(
 
 def draw_masks(
     masking: DynamicMasking, batch: Batch, seed: Any, step: Any, rows_B: jax.Array
-) -> Batch:
+) -> dict[str, jax.Array]:
     """Mask a batch as the step with that number (from 0) of a run with that seed masks it.
 
     Args:
@@ -128,7 +128,7 @@ def make_gradient(objective: Objective, generator: Generator) -> Gradient:
     def compute_loss(params, shared, rows):
         batch, rows_B = rows
         sums = objective.sums(
-            joined(params, shared.frozen),
+            join_frozen(params, shared.frozen),
             jax.tree.map(constrain_rows, batch),
             DropoutRng(shared.dropout_key, rows_B, generator),
         )

@@ -414,7 +414,7 @@ def get_task_head(name: str) -> TaskHead:
     return head
 
 
-def pretraining_head(config: ModelConfig) -> Head:
+def choose_pretraining_head(config: ModelConfig) -> Head:
     """Return the head that pre-training trains, without pairs that for masked words alone."""
     name = 'pretraining'
     if not config.traits.pairs:
@@ -422,7 +422,7 @@ def pretraining_head(config: ModelConfig) -> Head:
     return HEADS[name].of(config.family)
 
 
-def of_task(parts: Iterable[str]) -> tuple[str, ...]:
+def select_of_task(parts: Iterable[str]) -> tuple[str, ...]:
     """Return those of some parts whose outputs are as many as a task has."""
     return tuple(part for part in parts if PARTS[part].of_task)
 
@@ -466,7 +466,7 @@ def make_objective(
     )
 
 
-def passes(head: str, config: ModelConfig) -> int:
+def count_passes(head: str, config: ModelConfig) -> int:
     """Count the passes of a batch in a training step: two for AdaMix's consistency loss."""
     if get_task_head(head).has_consistency and config.tuning.consistent:
         return 2

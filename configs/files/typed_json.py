@@ -18,7 +18,7 @@ from collections import Counter
 from typing import Any
 
 from bert_jax.configs.files.json_object import parse
-from bert_jax.configs.options import described, is_section
+from bert_jax.configs.options import describe_fields, is_section
 
 _PLAIN = (int, float, str, bool, types.NoneType)  # their own form in JSON, and only that one
 # numpy's names of numbers: byte order, kind, bytes of one
@@ -85,7 +85,7 @@ def _make(kind: Any, data: Any, path: str = '') -> Any:
     if is_section(kind):
         if hasattr(kind, 'from_json'):
             return kind.from_json(data, path)
-        fields = {field.name: field.type for field in described(kind)}
+        fields = {field.name: field.type for field in describe_fields(kind)}
         values = _require(dict, data).items()
         return kind(**{name: _make(fields[name], value) for name, value in values})
     if _is_array(kind):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.configs.load import run_file
 from bert_jax.configs.studies import beyond_paper, paper_tables
 from bert_jax.configs.studies.study import Study
@@ -41,7 +41,7 @@ def load_study(name_or_path: str) -> dict[str, Study]:
     if path.suffix != '.py' or not path.is_file():
         raise UserError(
             f'--study={name_or_path}: neither a .py file nor one of {", ".join(STUDIES)}'
-            f'{did_you_mean(name_or_path, STUDIES)}'
+            f'{suggest(name_or_path, STUDIES)}'
         )
     studies = run_file(path, 'get_studies')
     if not isinstance(studies, dict) or not studies:

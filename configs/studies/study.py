@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from bert_jax.configs import overrides
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, PretrainConfig
 
 Changes = Mapping[str, Any]
@@ -176,7 +176,7 @@ class Study:
 def check_name(what: str, name: str, names: Sequence[str]) -> None:
     """Raise UserError where a name is none of those there are."""
     if name not in names:
-        offers = f'{", ".join(names)}{did_you_mean(name, names)}'
+        offers = f'{", ".join(names)}{suggest(name, names)}'
         raise UserError(f'{what}={name!r} is none of {offers}')
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.input_pipeline.randomness import digest64, mix
 
 EXPONENT = 0.7  # multilingual BERT's S
@@ -71,7 +71,7 @@ def split_repeats(flag: str, given: Sequence[str], languages: Collection[str]) -
             names = ', '.join(sorted(repeats))
             raise UserError(
                 f'--{flag}={text}: no input is named {language!r}: the languages are {names}'
-                f'{did_you_mean(language, repeats)}'
+                f'{suggest(language, repeats)}'
             )
         try:
             repeats[language] = float(number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.input_pipeline.tasks import (
     classification,
     embedding,
@@ -57,7 +57,7 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
         )
         raise UserError(
             f'--task={name_or_json}: unknown; use one of {", ".join(BY_NAME)}, or a path ending in'
-            f' .json{of_run}{did_you_mean(name_or_json, BY_NAME)}'
+            f' .json{of_run}{suggest(name_or_json, BY_NAME)}'
         )
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')

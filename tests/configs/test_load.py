@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.configs import options, schema, section
 from bert_jax.configs.load import list_presets, load
-from bert_jax.configs.options import without_none
+from bert_jax.configs.options import drop_none
 from bert_jax.configs.overrides import apply
 from tests.helpers.refusals import refused
 
@@ -102,10 +102,10 @@ def test_a_value_that_no_run_can_have_is_refused_by_name_in_a_saved_file(tmp_pat
 @pytest.mark.parametrize('cls', schema._KINDS.values())
 def test_every_number_has_an_interval_without_infinity(cls):
     for name, _, field in section.settings(cls()):
-        if {int, float} & {*without_none(field.type)}:
+        if {int, float} & {*drop_none(field.type)}:
             assert field.option.within, name
-            assert not options.inside(math.nan, field.option.within)
-            assert not options.inside(math.inf, field.option.within)
+            assert not options.is_inside(math.nan, field.option.within)
+            assert not options.is_inside(math.inf, field.option.within)
 
 
 def test_presets_of_a_kind_are_offered_and_the_nearest_is_suggested():

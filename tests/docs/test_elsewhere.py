@@ -8,7 +8,7 @@ import re
 import pytest
 
 from bert_jax.cli import elsewhere
-from bert_jax.cli.commands import typed_name
+from bert_jax.cli.commands import name_as_typed
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
 from bert_jax.configs.section import names
@@ -42,7 +42,7 @@ def settings_of(file: str) -> list[str]:
 
 def faults(line: str, file: str) -> list[str]:
     """What of the line is neither the command's, nor that of a command which the line names."""
-    named = [f for f in FILES if f == file or re.search(rf'{typed_name(f)}(?![-\w])', line)]
+    named = [f for f in FILES if f == file or re.search(rf'{name_as_typed(f)}(?![-\w])', line)]
     wrong = []
     for flag in re.findall(r'(?<!\S)--(\w+)', line):
         if not any(flag in flags_of(f) for f in named):
@@ -59,7 +59,7 @@ def test_what_is_proposed_exists_where_it_is_proposed(file):
     wrong = []
     own = sorted(flags_of(file))
     for name in NAMES:
-        line = elsewhere.propose(name, typed_name(file), own, settings_of(file))
+        line = elsewhere.propose(name, name_as_typed(file), own, settings_of(file))
         assert line or name in own
         wrong += [f'{name}: {line}: {fault}' for fault in faults(line, file)]
     assert not wrong, '\n'.join(wrong)
@@ -92,7 +92,8 @@ def test_no_command_says_it_in_the_words_of_the_library(file, flag):
     said = commands.run(file, flag)
     assert said.returncode == 2 and said.stdout == ''
     assert (
-        f'{flag.lstrip("-").partition("=")[0]}: {typed_name(file)} has no such flag' in said.stderr
+        f'{flag.lstrip("-").partition("=")[0]}: {name_as_typed(file)} has no such flag'
+        in said.stderr
     )
     assert 'Unknown command line flag' not in said.stderr and said.stderr.count('\n') == 1
 

@@ -110,7 +110,7 @@ def turned(x_BNTD, theta):
 
 def as64(tree):
     """A tree with its blocks in stacks, in float64."""
-    return layout.stacked(jax.tree.map(lambda x: np.asarray(x, np.float64), tree))
+    return layout.stack_blocks(jax.tree.map(lambda x: np.asarray(x, np.float64), tree))
 
 
 def numpy_encode(encoder, c: ModelConfig, batch, linear=None, residual=None):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bert_jax.cli.commands import SUBCOMMANDS, typed_name
+from bert_jax.cli.commands import SUBCOMMANDS, name_as_typed
 from tests.helpers.processes import ROOT, ok, python
 
 PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
@@ -136,7 +136,7 @@ for name in {BINARIES}:
     assert not heavy & set(sys.modules), (name, heavy & set(sys.modules))
 """
     shown = ok(python('-c', code)).stdout
-    assert [name for name in BINARIES if f'usage: {typed_name(name)} ' not in shown] == []
+    assert [name for name in BINARIES if f'usage: {name_as_typed(name)} ' not in shown] == []
 
 
 @pytest.mark.oldest

@@ -17,7 +17,7 @@ def test_every_command_has_a_line_and_nothing_heavy_is_imported():
     names = [line.split('  ')[1] for line in lines if line.startswith('  ')]
     files = (ROOT / 'launch').glob('*.py')
     ours = {file.stem for file in files if "\nif __name__ == '__main__':" in file.read_text()}
-    assert sorted(names) == sorted(map(commands.typed_name, ours))
+    assert sorted(names) == sorted(map(commands.name_as_typed, ours))
     # By what one wants to do: each aim has its commands below it, and each of them says what it is.
     assert all(line == '' or line.endswith(':') or len(line.split()) > 4 for line in lines)
     assert sum(line.endswith(':') for line in lines) == run.stdout.count('\n\n') > 4
@@ -43,9 +43,9 @@ def console(*words: str) -> subprocess.CompletedProcess:
 def test_a_subcommand_is_taken_from_the_arguments(monkeypatch):
     for name, parts in commands.SUBCOMMANDS.items():
         for subcommand, file in parts.items():
-            argv = [f'bin/{commands.script_name(name)}', subcommand, '--workdir=x']
+            argv = [f'bin/{commands.name_script(name)}', subcommand, '--workdir=x']
             monkeypatch.setattr(sys, 'argv', argv)
-            assert commands.module_of(name) == f'bert_jax.launch.{file}'
+            assert commands.find_module(name) == f'bert_jax.launch.{file}'
             assert sys.argv == [f'bin/{file}', '--workdir=x']
 
 

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from bert_jax.cli.common_flags import CommonFlags, check_growth_ends, configured
+from bert_jax.cli.common_flags import CommonFlags, apply_settings, check_growth_ends
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
@@ -59,7 +59,7 @@ def test_what_contradicts_itself_is_refused(flags, named, words):
     ],
 )
 def test_the_warm_up_of_a_preset_keeps_its_share(changes, warmup):
-    config = configured(load('bert_base', PretrainConfig), changes, is_preset=True)
+    config = apply_settings(load('bert_base', PretrainConfig), changes, is_preset=True)
     assert config.optimizer.warmup_steps == warmup
 
 
@@ -77,8 +77,8 @@ def test_a_verdict_compares_with_guessing(gains, words):
         {'step': 100 * (i + 1), 'split': 'eval', 'nats_gained': gain, 'mlm_loss': 7.0 - gain}
         for i, gain in enumerate(gains)
     ]
-    assert words in (baselines.verdict([{'step': 1, 'split': 'train'}, *lines]) or '')
-    assert baselines.verdict([{'step': 1, 'split': 'train', 'mlm_loss': 1.0}]) is None
+    assert words in (baselines.compare_with_guessing([{'step': 1, 'split': 'train'}, *lines]) or '')
+    assert baselines.compare_with_guessing([{'step': 1, 'split': 'train', 'mlm_loss': 1.0}]) is None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_preset_takes_vocabulary_and_lengths_of_its_records(
     read = lambda length: types.SimpleNamespace(seq_len=length, vocab_size=99)
     monkeypatch.setattr(records, 'Manifest', types.SimpleNamespace(load=read))
     config = load(preset, PretrainConfig)
-    assert records.settings_of_records(config, lengths, named_shape) == settings
+    assert records.list_record_settings(config, lengths, named_shape) == settings
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_preset_takes_vocabulary_and_lengths_of_its_records(
 )
 def test_the_growth_of_a_presets_batch_keeps_its_share(changes, growth):
     preset = load('modernbert_base', PretrainConfig)
-    config = configured(preset, changes, is_preset=True)
+    config = apply_settings(preset, changes, is_preset=True)
     assert config.phases[0].batch_warmup_steps == growth
     check_growth_ends(config)
 

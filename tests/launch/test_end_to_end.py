@@ -16,7 +16,7 @@ import pytest
 
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.runs.workdir.metrics import read_metrics
-from bert_jax.train.checkpoint import load_params, saved_steps
+from bert_jax.train.checkpoint import list_saved_steps, load_params
 from tests.helpers.files import read_json
 from tests.helpers.mood import write
 from tests.helpers.processes import ROOT, mistake, ok
@@ -123,7 +123,7 @@ def test_kills_in_a_row_at_any_moment_leave_no_trace(folder):
         time.sleep(rng.uniform(0, 0.2 if step else 6))
         process.kill()
         assert process.wait() == -signal.SIGKILL
-        reached.append(max(saved_steps(folder / 'killed'), default=0))
+        reached.append(max(list_saved_steps(folder / 'killed'), default=0))
     assert started('killed').wait() == 0
     # It went on from where it was.
     assert reached[1] < reached[2] and reached == sorted(reached), reached

@@ -8,7 +8,7 @@ import importlib
 
 import pytest
 
-from bert_jax.configs.options import command_options
+from bert_jax.configs.options import list_command_options
 from tests.helpers import commands
 from tests.helpers.processes import ROOT
 
@@ -111,7 +111,7 @@ def test_every_option_of_an_action_has_its_help(name):
     ]
     assert actions
     for action in actions:
-        told = {option.name for option in command_options(action).values()}
+        told = {option.name for option in list_command_options(action).values()}
         assert told == {field.name for field in dataclasses.fields(action) if field.init}
 
 

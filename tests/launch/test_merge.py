@@ -18,7 +18,7 @@ from bert_jax.runs.sources.merged import average, merge
 from bert_jax.runs.sources.source import load_source, read_source, shape_of
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
-from bert_jax.train.state import TrainState, joined, split
+from bert_jax.train.state import TrainState, join_frozen, split_frozen
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
@@ -55,7 +55,7 @@ def tuned_run(folder: pathlib.Path, encoder: str, **options) -> tuple[str, np.nd
     model = task_heads.make_model('classifier', shape, 3, 0.0, schema.RuntimeConfig())
 
     # The encoder's own weights, cut as the model has them, under noise of what is trained.
-    trained, _ = split(noisy_params(model, seed=3), shape)
+    trained, _ = split_frozen(noisy_params(model, seed=3), shape)
     flat = traverse_util.flatten_dict({'encoder': source.params['encoder']}, sep='/')
     below = tuning.frozen_layers or 0
     own = {}
@@ -64,8 +64,8 @@ def tuned_run(folder: pathlib.Path, encoder: str, **options) -> tuple[str, np.nd
             own[name.replace('/layers/', '/below_layers/')] = leaf[:below]
             leaf = leaf[below:]
         own[name] = leaf
-    _, frozen = split(traverse_util.unflatten_dict(own | _fresh(model), sep='/'), shape)
-    answers = model.apply({'params': joined(trained, frozen)}, make_batch(MODEL))
+    _, frozen = split_frozen(traverse_util.unflatten_dict(own | _fresh(model), sep='/'), shape)
+    answers = model.apply({'params': join_frozen(trained, frozen)}, make_batch(MODEL))
 
     data = {'head': 'classifier', 'labels': ['no', 'yes', 'maybe'], 'task': 'mood'}
     data |= {'init_from': encoder, 'init_fingerprint': source.fingerprint()}

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.runs.sources.source import load_source
 from bert_jax.train import learning_rate, task_heads
-from bert_jax.train.state import fresh_state, init_params, load_params_into
+from bert_jax.train.state import init_params, load_params_into, make_state
 from bert_jax.train.step import make_train_step
 from tests.parity import reference
 from tests.parity.reference import torch, transformers
@@ -89,7 +89,7 @@ def test_losses_and_gradients_of_every_step(encoder, head, outputs):
     params = load_params_into(params, {'encoder': source.params['encoder']}, encoder, 'encoder')
     want = theirs(encoder, jax.tree.map(np.array, dict(params['classifier'])), outputs, warmup)
     state, scalars = (
-        fresh_state(params, OPTIMIZER),
+        make_state(params, OPTIMIZER),
         learning_rate.hparams_of(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
     )
     step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))

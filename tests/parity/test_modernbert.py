@@ -137,8 +137,8 @@ def test_gradients(tmp_path, is_scanned):
         logits = module.apply({'params': params}, batch)[0][..., :100]
         return (logits * weights).sum()
 
-    params = layout.for_program(model.params, is_scanned)
-    gradient = jax.device_get(layout.stacked(jax.jit(jax.grad(loss))(params)))
+    params = layout.arrange_for_program(model.params, is_scanned)
+    gradient = jax.device_get(layout.stack_blocks(jax.jit(jax.grad(loss))(params)))
     out = theirs(**reference.tensors(batch, segments=False))
     (out.logits * torch.from_numpy(weights)).sum().backward()
     ours = huggingface.make_tensors(model._replace(params=gradient), head.parts)

@@ -25,9 +25,9 @@ from bert_jax.costs import estimate
 from bert_jax.costs.chips import Topology, parse_topology
 from bert_jax.costs.compiled import DoesNotFit, compile_for_memory, compile_step, list_devices
 from bert_jax.mesh import construction
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import format_path
 from bert_jax.model.blocks.attention import AttentionMask, attend
-from bert_jax.train.pretraining_program import InputKind, argument_shapes
+from bert_jax.train.pretraining_program import InputKind
 from tests.helpers import hlo
 
 # Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
@@ -55,9 +55,9 @@ class Program:
         self.mesh = estimate.make_abstract_mesh(self.config, where)
         self.collectives = hlo.collectives(self.text, dict(self.mesh.shape))
         inputs = InputKind(self.phase.seq_len, PREDICTIONS)
-        self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
+        self.arguments = self.task.setup.argument_shapes(inputs, self.phase.batch_size, self.mesh)
         leaves = jax.tree_util.tree_flatten_with_path(self.arguments[0].params)[0]
-        self.shapes = {path_of(path): leaf.shape for path, leaf in leaves}
+        self.shapes = {format_path(path): leaf.shape for path, leaf in leaves}
 
 
 @pytest.fixture(scope='module')
@@ -131,7 +131,7 @@ def moved(program: Program) -> list[str]:
     after = jax.tree.leaves(program.compiled.output_shardings[0])
     both = zip(before, after, strict=True)
     pairs = [
-        (path_of(k), leaf.sharding.shard_shape(leaf.shape), out.shard_shape(leaf.shape))
+        (format_path(k), leaf.sharding.shard_shape(leaf.shape), out.shard_shape(leaf.shape))
         for (k, leaf), out in both
     ]
     return [path for path, old, new in pairs if old != new]
@@ -165,7 +165,7 @@ def test_a_sharded_update_scatters_gradients_and_gathers_weights_once_a_step(sha
     assert {c.axes for c in sharded.collectives} == {('data',)}
     assert [c for c in sharded.collectives if c.count > 1] == []
     moments = jax.tree_util.tree_flatten_with_path(sharded.arguments[0].opt_state[1].mu)[0]
-    shares = {path_of(path): leaf.sharding.shard_shape(leaf.shape) for path, leaf in moments}
+    shares = {format_path(path): leaf.sharding.shard_shape(leaf.shape) for path, leaf in moments}
     parts = collections.Counter()
     for path, shape in sharded.shapes.items():
         kind = 'kernels' if path.endswith('kernel') else 'tables'

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.mesh.exchange import is_by_parts
-from bert_jax.mesh.sharding import BATCH, free_axes
+from bert_jax.mesh.sharding import BATCH, list_free_axes
 
 # The fused kernel that `auto` takes on a platform, and the tokens from which it does. cudnn was
 # timed on an H200: 1.09 times as fast a step at 128, 1.41 times at 512 (docs/performance.md).
@@ -160,7 +160,7 @@ def run_tpu_splash(
         )
         return jnp.swapaxes(out_BNTD, 1, 2)[:, :T]
 
-    axes = free_axes()
+    axes = list_free_axes()
     if not axes:
         return local(q_BTND, k_BTND, v_BTND, numbers_BT)
     rows = tuple(axis for axis in BATCH if axis in axes)

@@ -22,17 +22,17 @@ from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
 from bert_jax.model.blocks.matmul import dense
-from bert_jax.model.blocks.norms import norm_of
+from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.blocks.part import Part, Rows
 from bert_jax.model.dropout import dropout
-from bert_jax.model.tuning import Context, Function, method_of
+from bert_jax.model.tuning import Context, Function, choose_tuning_method
 
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).
 _SITES_PER_LAYER = 3
 
 
-def parts_of(config: ModelConfig, number: int = 0) -> tuple[Part, Part]:
+def make_parts(config: ModelConfig, number: int = 0) -> tuple[Part, Part]:
     """Return the parts of block `number`, from 0, in the order of the forward pass."""
     return (
         ATTENTIONS[config.attention](config, number),
@@ -40,16 +40,16 @@ def parts_of(config: ModelConfig, number: int = 0) -> tuple[Part, Part]:
     )
 
 
-def kind_of(config: ModelConfig, number: int) -> tuple[Any, ...]:
+def find_kind(config: ModelConfig, number: int) -> tuple[Any, ...]:
     """Return what tells block `number` from others; equal of blocks that one program serves."""
-    return tuple(part.kind for part in parts_of(config, number))
+    return tuple(part.kind for part in make_parts(config, number))
 
 
 @functools.lru_cache(maxsize=1024)
 def find_first_like(config: ModelConfig, number: int) -> int:
     """Return the lowest number of a block of the kind that block `number` has."""
-    kind = kind_of(config, number)
-    return next(i for i in range(number + 1) if kind_of(config, i) == kind)
+    kind = find_kind(config, number)
+    return next(i for i in range(number + 1) if find_kind(config, i) == kind)
 
 
 @functools.lru_cache(maxsize=64)
@@ -82,7 +82,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x_BTH: Array, index: Array | int, rows: Rows) -> tuple[Array, None]:
         """Return (x [B, T, H] after block number `index`, None), as the body of a scan."""
-        for number, part in enumerate(parts_of(self.config, self.like), 1):
+        for number, part in enumerate(make_parts(self.config, self.like), 1):
             x_BTH = self._sublayer(part, x_BTH, index, rows, number)
         return constrain_rows(x_BTH), None
 
@@ -91,7 +91,7 @@ class Block(nn.Module):
     ) -> Array:
         """Return x after the residual sum with a part's branch, and with what tuning adds."""
         c, shapes, last = self.config, part.shapes(), part.rows[-1]
-        method, context = method_of(c), Context(c, self.dtype, index, rows.dropout_rng)
+        method, context = choose_tuning_method(c), Context(c, self.dtype, index, rows.dropout_rng)
         # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
         site = 1 + _SITES_PER_LAYER * index
 
@@ -107,7 +107,7 @@ class Block(nn.Module):
 
         norm: Function = _leave_as_is
         if part.is_normed:
-            norm = norm_of(c, part.norm)
+            norm = make_norm(c, part.norm)
 
         # norm(x + f(x)), or x + f(norm(x)) with the norm before the branch.
         is_before = c.norm == 'pre'

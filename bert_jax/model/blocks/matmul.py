@@ -52,11 +52,12 @@ def read_in_training(runtime: RuntimeConfig, platform: str | None = None) -> str
     return None if chosen == 'float32' else chosen
 
 
-def inference_dtype(name: str) -> str:
+def choose_inference_dtype(name: str) -> str:
     """Return the arithmetic of a model that only answers: a name, or what 'auto' is here.
 
-    On a CPU with instructions for bfloat16 'auto' is bfloat16, which `in_inference` takes for the
-    products alone: vectors keep a cosine of 0.9999 with float32's. Elsewhere it is float32.
+    On a CPU with instructions for bfloat16 'auto' is bfloat16, which `choose_inference_products`
+    takes for the products alone: vectors keep a cosine of 0.9999 with float32's. Elsewhere it is
+    float32.
 
     Raises:
       UserError: there is no such arithmetic.
@@ -69,7 +70,9 @@ def inference_dtype(name: str) -> str:
     return name
 
 
-def in_inference(compute_dtype: DTypeLike, platform: str | None = None) -> tuple[Any, str | None]:
+def choose_inference_products(
+    compute_dtype: DTypeLike, platform: str | None = None
+) -> tuple[Any, str | None]:
     """Return (arithmetic, what dense layers' products read) of a model that only answers.
 
     On a CPU bfloat16 is for those products alone: its instructions are for nothing else, and all

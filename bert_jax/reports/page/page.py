@@ -124,7 +124,7 @@ def describe(entry: Run | Sweep) -> list[Text]:
         if guess is not None and loss is not None:
             line['nats_gained'] = guess - loss
         before = [each for each in run.lines if each['step'] < run.step]
-        outcome = baselines.verdict([*before, line]) or f'{outcome}, not compared'
+        outcome = baselines.compare_with_guessing([*before, line]) or f'{outcome}, not compared'
 
     if isinstance(run.config, schema.PretrainConfig):
         c, records = run.config.model, [guess.records for guess in run.guesses if guess.records]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.cli.commands import script_name
+from bert_jax.cli.commands import name_script
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import Store, write_note
@@ -61,12 +61,12 @@ def report(store: Store, source: str) -> str:
 
 def score_pretraining(folder: Path, records: Path) -> dict[str, Any]:
     """Return the scores of a run on all held-out records, and what guessing scores on them."""
-    from bert_jax.runs.pretraining.baselines import baselines
+    from bert_jax.runs.pretraining.baselines import count_baselines
     from bert_jax.runs.workdir import notes
     from bert_jax.runs.workdir.workdir import Workdir
 
     # Over all records, not over the few that evaluations on the way read; noted for the page.
-    guess = baselines(str(records))
+    guess = count_baselines(str(records))
     guessed = guess.by_metric(nsp=True)
     begun = max((noted.step for noted in notes.guesses(Workdir(folder))), default=0)
     notes.note_guess(str(folder), notes.Guess(begun, guessed, os.path.abspath(records)))
@@ -224,6 +224,6 @@ def list_next_steps(folders: Mapping[str, Path], results: Mapping[str, Any]) -> 
     }  # fmt: skip
     for words in commands.values():
         # Of this environment, which need not be active.
-        script = Path(sys.executable).with_name(script_name(words[0]))
+        script = Path(sys.executable).with_name(name_script(words[0]))
         words[0] = os.path.relpath(script)
     return {meaning: shlex.join(words) for meaning, words in commands.items()}

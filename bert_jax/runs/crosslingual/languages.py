@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.configs.errors import UserError, did_you_mean
+from bert_jax.configs.errors import UserError, suggest
 from bert_jax.input_pipeline.tasks.base import Example, Task
 from bert_jax.input_pipeline.tasks.registry import load_task
 
@@ -124,5 +124,5 @@ def named(flag: str, given: Sequence[str]) -> dict[str, str]:
 def _unknown(flag: str, given: str, name: str, names: Mapping[str, Any]) -> UserError:
     return UserError(
         f'--{flag}={given}: no --task is named {name!r}: there are {", ".join(names)}'
-        f'{did_you_mean(name, names)}'
+        f'{suggest(name, names)}'
     )

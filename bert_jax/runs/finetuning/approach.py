@@ -33,7 +33,7 @@ from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import task_heads
 from bert_jax.train.losses.objective import Objective
 from bert_jax.train.losses.task_losses import ClassTargets
-from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
+from bert_jax.train.state import TrainState, load_encoder, load_frozen, split_frozen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,14 +103,14 @@ class Approach:
         matmul_dtype = matmul.read_in_training(config.runtime)
         trained = model.clone(kernel=kernel, matmul_dtype=matmul_dtype)
         targets = self.make_targets(config)
-        passes = task_heads.passes(task.head, encoder)
+        passes = task_heads.count_passes(task.head, encoder)
 
         def count_flops(length: int) -> int:
             # Of the encoder with its pooler; the head's are too few to count.
             return passes * count_training_flops(encoder, length, predictions=0)
 
         def divide(params: Any) -> tuple[Any, Any]:
-            return split(params, encoder)
+            return split_frozen(params, encoder)
 
         def load(state: TrainState, folder: str) -> TrainState:
             # The control by which pre-training is judged has nothing of the source but its shape,
@@ -127,7 +127,7 @@ class Approach:
             trained,
             task_heads.make_objective(task.head, trained, config.embedding, targets),
             (trained, config.embedding, targets),
-            lambda split, batch: self._inputs(batch),
+            lambda split_frozen, batch: self._inputs(batch),
             divide,
             load,
             StepCosts(count_flops),
@@ -149,7 +149,7 @@ class Approach:
                 f' {task.kind}: leave it out'
             )
         # Where it is not set it is left out for such tasks; asked for, it would be ignored.
-        is_compared = task_heads.passes(task.head, encoder) > 1
+        is_compared = task_heads.count_passes(task.head, encoder) > 1
         if config.tuning.consistency and not is_compared:
             raise UserError(
                 'tuning.consistency=true compares answers that are classes or choices, and'

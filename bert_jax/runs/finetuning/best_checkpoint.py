@@ -54,7 +54,7 @@ class BestCheckpoint:
                 self.step, self.score = step, value
 
         # One set of weights at most stays, that of the score.
-        for step in checkpoint.saved_steps(self._folder):
+        for step in checkpoint.list_saved_steps(self._folder):
             if step != self.step:  # interrupted before its score was saved, or another run's
                 shutil.rmtree(saved / str(step))
 
@@ -69,7 +69,7 @@ class BestCheckpoint:
             )
 
         # Passed over for lack of room: the older best, and its score, still hold.
-        if int(state.step) not in checkpoint.saved_steps(self._folder):
+        if int(state.step) not in checkpoint.list_saved_steps(self._folder):
             return
 
         # Only now the score, and with it the claim that these are the best.

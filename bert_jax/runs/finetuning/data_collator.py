@@ -134,9 +134,9 @@ def bucket_by_length(
 def place_global(batch: Arrays, mesh: Mesh, size: int) -> dict[str, Any]:
     """Put a whole batch of `size` rows on the mesh, each process its own rows on its devices."""
     # Row ranges [a, b) of this process; several where its devices are not neighbours in the mesh.
-    ranges = sharding.local_rows(mesh, size)
+    ranges = sharding.list_local_rows(mesh, size)
     local = {name: np.concatenate([value[a:b] for a, b in ranges]) for name, value in batch.items()}
-    return sharding.place(local, mesh, size)
+    return sharding.place_batch(local, mesh, size)
 
 
 def run(

@@ -197,7 +197,7 @@ def text_vectors(
     rows = trim(text_rows(texts, [None] * len(texts), source.tokenizer, length))
     inputs = {name: rows[name] for name in INPUT_KEYS}
     logging.info(f'{len(texts)} texts through {source.where}')
-    encode = jax.jit(serving.make_forward(model), out_shardings=sharding.replicated(mesh))
+    encode = jax.jit(serving.make_forward(model), out_shardings=sharding.make_whole_sharding(mesh))
     params = partition.put(serving.nest(serving.select_weights(model)), mesh)
 
     plan = bucket_by_length(inputs, _LENGTHS, mesh)
@@ -256,7 +256,7 @@ def _encoder(model: ModelConfig, mesh: Mesh) -> Callable[..., dict[str, jax.Arra
     function = make_features(
         model, range(model.num_layers + 1), 'none', jnp.dtype(jnp.float32), jnp.dtype(_DTYPE)
     )
-    return jax.jit(function, out_shardings=sharding.replicated(mesh))
+    return jax.jit(function, out_shardings=sharding.make_whole_sharding(mesh))
 
 
 def _sentences(rows: Arrays) -> Arrays:

@@ -79,7 +79,9 @@ def split_predictor(
     It compiles once for each length of input, which `counts` counts.
     """
     function = task_heads.make_predict(task.head, model, task.n_best)
-    compiled = counted_jit(function, counts, 'predict', out_shardings=sharding.replicated(mesh))
+    compiled = counted_jit(
+        function, counts, 'predict', out_shardings=sharding.make_whole_sharding(mesh)
+    )
 
     def predict(
         params: Any,
@@ -258,7 +260,7 @@ class TaskEvaluator:
         self._source = load_source(folder)
         self.step = self._source.step
         self.examples = task.examples(self.split)
-        runtime, params = construction.of_devices_here(config.runtime), self._source.params
+        runtime, params = construction.fit_to_devices(config.runtime), self._source.params
         mesh = construction.make_mesh(runtime)
         self._params = partition.put(params, mesh, runtime.scan_layers)
         of_head = task.head, self._source.model, task.num_outputs, config.head_dropout

@@ -14,7 +14,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embeddings import OF_WORDS
 from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.model.bilstm import FeatureTagger, layers_of
+from bert_jax.model.bilstm import FeatureTagger, find_layers
 from bert_jax.runs.finetuning.approach import Approach, Training
 from bert_jax.runs.finetuning.encoder_cache import WordStates
 from bert_jax.runs.finetuning.machine import Machine
@@ -47,7 +47,7 @@ class FeatureBased(Approach):
     def check(self, config: Any) -> None:
         """Raise UserError where the encoder has too few layers for `features`."""
         # Asks and throws away: the layers are named by the setting, counted by the encoder.
-        layers_of(config.features, self.data.source.model.num_layers)
+        find_layers(config.features, self.data.source.model.num_layers)
         self.check_targets(config)
 
     def make_training(self, config: Any) -> Training:
@@ -63,7 +63,7 @@ class FeatureBased(Approach):
             dtype=jnp.dtype(config.runtime.compute_dtype),
         )
         train, scored = self.features(config)
-        layers = layers_of(config.features, self.data.source.model.num_layers)
+        layers = find_layers(config.features, self.data.source.model.num_layers)
         words, targets = self._words[config.max_seq_length], self.make_targets(config)
 
         def read_inputs(split: str, batch: Arrays) -> Arrays:

@@ -38,11 +38,11 @@ from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.state import (
     TrainState,
-    fresh_state,
+    count_weights,
     init_params,
-    joined,
+    join_frozen,
     load_params_into,
-    parameter_count,
+    make_state,
 )
 from bert_jax.train.step import make_train_step
 
@@ -216,7 +216,7 @@ class FineTuner:
             trained = context.checkpoints.params(steps)
             if trained:
                 plots.plot_workdir(folder)
-                params = joined(load_params_into(state.params, trained, folder), state.frozen)
+                params = join_frozen(load_params_into(state.params, trained, folder), state.frozen)
                 best_step = 0
                 if job.keeps_best:
                     best_step = BestCheckpoint(folder).step
@@ -238,7 +238,7 @@ class FineTuner:
         if step < steps and not ended.early:
             context.checkpoints.wait()
             assert ended.signal is not None, 'nothing else ends the loop early'
-            raise Stopped(ended.signal, checkpoint.standing(folder, step))
+            raise Stopped(ended.signal, checkpoint.describe_standing(folder, step))
         return self._conclude(context, ended, best, job.keeps_best)
 
     def _make_steps(
@@ -292,7 +292,7 @@ class FineTuner:
         last = ended.state.step - step + steps
         context.state = ended.state._replace(params=params, opt_state={}, step=last)
         context.checkpoints.save(context.state, {'kind': context.kind})
-        return joined(params, ended.state.frozen), best_step or steps
+        return join_frozen(params, ended.state.frozen), best_step or steps
 
     def _tell(self, workdir: Workdir, job: Job) -> dict[str, Any]:
         """Return what a run that has ended came to, and took (sweep.py has names for its table)."""
@@ -349,12 +349,12 @@ class FineTuner:
 
         def init(seed: Any) -> TrainState:
             fresh = init_params(model, seed, token)
-            params, frozen = training.divide(layout.for_model(fresh, model))
-            return fresh_state(params, optimizer, frozen)
+            params, frozen = training.divide(layout.arrange_for_model(fresh, model))
+            return make_state(params, optimizer, frozen)
 
         # Shapes alone, without memory: what the shardings are made of.
         state = jax.eval_shape(init, np.uint32(0))
-        shardings = partition.shardings(state, mesh, shards)
+        shardings = partition.choose_shardings(state, mesh, shards)
         step = make_train_step(
             training.objective,
             optimizer,
@@ -372,7 +372,7 @@ class FineTuner:
             jit(init, name='init', out_shardings=shardings),
             jit(step, name='train', donate_argnums=0, out_shardings=(shardings, None)),
             evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
-            parameter_count(state.params, source),
+            count_weights(state.params, source),
         )
 
     def _list_departures(self, config: FinetuneConfig) -> list[str]:
@@ -387,8 +387,8 @@ class FineTuner:
             }
         return [
             *config.optimizer.without_effect(),
-            *exchange.without_effect(config.runtime, self._machine.mesh),
-            *dropout.rounded(rates, config.runtime.dropout_rng),
+            *exchange.list_without_effect(config.runtime, self._machine.mesh),
+            *dropout.list_rounded_rates(rates, config.runtime.dropout_rng),
         ]
 
     def _make_evaluation(
@@ -402,7 +402,7 @@ class FineTuner:
 
         def evaluate(step: int, state: TrainState) -> loop.EvalResult:
             # The whole split, as at the end of the run: scores on the way compare with the last.
-            predictions = self._predict(context, job, joined(state.params, state.frozen))
+            predictions = self._predict(context, job, join_frozen(state.params, state.frozen))
             score = data.task.score(data.scored, predictions)[metric]
             best.offer(state, score)
 

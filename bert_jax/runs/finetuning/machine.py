@@ -85,6 +85,6 @@ def mesh_of(runtime: RuntimeConfig, model: ModelConfig) -> jax.sharding.Mesh:
     mesh = construction.make_mesh(runtime)
 
     # What the mesh leaves whole is no mistake, but costs memory: logged once, not with each run.
-    for warning in partition.left_whole(model, runtime):
+    for warning in partition.list_unsplit(model, runtime):
         logging.warning(warning)
     return mesh

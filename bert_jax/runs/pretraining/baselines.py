@@ -47,7 +47,7 @@ class Baselines:
         return {**tokens, **pairs, 'loss': self.unigram_nll + self.nsp_nll}
 
 
-def baselines(
+def count_baselines(
     directory: str, examples: int = 0, train_examples: int = 0, tokenizer: Tokenizer | None = None
 ) -> Baselines:
     """Count the baselines over the first `examples` held-out records of each language.
@@ -58,7 +58,7 @@ def baselines(
     """
     # One is added to each count: a token never seen in training costs much, and not infinity.
     tokenizer = tokenizer or Tokenizer.load(f'{directory}/tokenizer')
-    counts = token_counts(directory, tokenizer, train_examples)
+    counts = count_tokens(directory, tokenizer, train_examples)
     log_p = np.log(counts + 1) - np.log(counts.sum() + len(counts))
 
     # Held-out records are masked once, at writing, so every model is asked for the same tokens; -1
@@ -93,14 +93,14 @@ def baselines(
     )
 
 
-def logged_baselines(directory: str, examples: int, tokenizer: Tokenizer, nsp: bool) -> Baselines:
+def log_baselines(directory: str, examples: int, tokenizer: Tokenizer, nsp: bool) -> Baselines:
     """Count and log the baselines over the first `examples` held-out records (0: all).
 
     Frequencies are of enough training records to settle the third digit. `nsp`: whether pairs are
     distinguished.
     """
     # As many held-out records as an evaluation reads, or the two would not compare.
-    guess = baselines(directory, examples, _TRAIN_EXAMPLES, tokenizer)
+    guess = count_baselines(directory, examples, _TRAIN_EXAMPLES, tokenizer)
     pairs = (
         f'; most frequent label nsp_accuracy {guess.nsp_accuracy:.3f}, nsp_loss {guess.nsp_nll:.3f}'
     )
@@ -112,7 +112,7 @@ def logged_baselines(directory: str, examples: int, tokenizer: Tokenizer, nsp: b
     return guess
 
 
-def verdict(lines: Sequence[Mapping[str, Any]]) -> str | None:
+def compare_with_guessing(lines: Sequence[Mapping[str, Any]]) -> str | None:
     """Say how the last evaluation of a run compares with guessing, in a sentence.
 
     Args:
@@ -141,7 +141,7 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> str | None:
     return f'no better than guessing by word frequencies {figures}: {advice}'
 
 
-def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
+def count_tokens(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
     """Count how often each id [V] is in the training records, special tokens not counted.
 
     Masked places count as what they hid. The first `examples` records, rounded up to whole batches

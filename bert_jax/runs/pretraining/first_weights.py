@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import PretrainConfig
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.train import checkpoint
+from bert_jax.train.pretraining_program import PretrainingSetup
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, load_params_into
-from bert_jax.train.task_heads import pretraining_head
+from bert_jax.train.task_heads import choose_pretraining_head
 
 if TYPE_CHECKING:
     from bert_jax.runs.sources.fitting import InitBy
@@ -38,31 +37,43 @@ class FirstWeights:
 
     def __init__(
         self,
-        config: PretrainConfig,
+        setup: PretrainingSetup,
         tokenizer: Tokenizer,
-        workdir: str,
+        has_checkpoint: bool,
         init_from: str | None,
-        init_by: InitBy = 'weights',
-        print_map: bool = False,
+        init_by: InitBy,
     ):
-        """Read the source, where one is needed; the arguments are those of `train.pretrain`.
+        """Name the source; `read` reads it.
+
+        Args:
+          setup: of the run.
+          tokenizer: that of the records.
+          has_checkpoint: whether the workdir has one.
+          init_from: the source; None for fresh weights.
+          init_by: how weights are made of it.
+        """
+        self._setup, self._tokenizer = setup, tokenizer
+        self._has_checkpoint = has_checkpoint
+        self._init_from, self._init_by = init_from, init_by
+        self.identity: dict[str, Any] = {}
+
+    def read(self, print_map: bool = False) -> None:
+        """Read the source, where one is needed; `print_map`: print the names of its arrays.
 
         Raises:
           UserError: it does not fit the run.
         """
-        self._model, self._encoder, self._tokenizer = config.model, config.encoder, tokenizer
-        self._init_from, self._init_by = init_from, init_by
-        self._has_checkpoint = bool(checkpoint.saved_steps(workdir))
-        self.identity: dict[str, Any] = {}
+        setup, init_from, init_by = self._setup, self._init_from, self._init_by
         if not init_from:
             return
         from bert_jax.runs.sources import fitting, moments, word_network
 
         is_network = word_network.is_workdir(init_from)
-        if init_by != 'weights' and (config.tuning.method != 'full' or is_network):
+        is_tuned = setup.encoder.tuning.method != 'full'
+        if init_by != 'weights' and (is_tuned or is_network):
             raise UserError(f'--init_by={init_by} is for a whole model that is trained whole')
-        if config.tuning.method != 'full':
-            self._read_tuned(config, init_from, print_map)
+        if is_tuned:
+            self._read_tuned(init_from, print_map)
             return
         self.identity['init_from'] = init_from
         if init_by != 'weights':  # older runs do not say it, whose weights were taken as they are
@@ -73,12 +84,12 @@ class FirstWeights:
         if self._has_checkpoint or is_network:
             return
         if init_by == _WITH_MOMENTS:
-            moments.check(init_from, tokenizer, config)
+            moments.check(init_from, self._tokenizer, setup.optimizer)
         self.source = fitting.for_pretraining(
-            init_from, tokenizer, config.model, config.seed, print_map, init_by
+            init_from, self._tokenizer, setup.model, setup.seed, print_map, init_by
         )
 
-    def _read_tuned(self, config: PretrainConfig, init_from: str, print_map: bool) -> None:
+    def _read_tuned(self, init_from: str, print_map: bool) -> None:
         """Read the source of a run that leaves most of its weights as they are.
 
         These are in no checkpoint, so the source is read with every start.
@@ -87,16 +98,17 @@ class FirstWeights:
 
         # The trained weights belong to these alone: as source.py reads them again with the workdir.
         start = source.load_plain(init_from, print_map)
-        if 'pooler' in pretraining_head(config.model).parts:
-            fitting.check_pooler(start, config.tuning)
+        setup, tuning = self._setup, self._setup.encoder.tuning
+        if 'pooler' in choose_pretraining_head(setup.model).parts:
+            fitting.check_pooler(start, tuning)
         if self._tokenizer.fingerprint != start.tokenizer.fingerprint:
             raise UserError(
                 f'the vocabulary of --data is not that of {start.where}, and'
-                f' tuning.method={config.tuning.method} trains no words: make the records with the'
+                f' tuning.method={tuning.method} trains no words: make the records with the'
                 ' tokenizer there, or take tuning.method=full'
             )
         self.identity = {'init_from': start.where, 'init_fingerprint': start.fingerprint()}
-        self.source = fitting.as_pretraining(start, self._tokenizer, config.model, config.seed)
+        self.source = fitting.as_pretraining(start, self._tokenizer, setup.model, setup.seed)
 
     def put_into(self, state: TrainState) -> TrainState:
         """Return the fresh `state` with these weights; what tuning adds stays fresh."""
@@ -111,14 +123,14 @@ class FirstWeights:
                 return state._replace(params=network)
         if state.frozen is not None:
             # Of a source they come with it; else they follow from the vocabulary alone.
-            computed = word_vectors.filled_in({}, self._model, self._tokenizer)
+            computed = word_vectors.filled_in({}, self._setup.model, self._tokenizer)
             state = load_frozen(state, computed, 'word vectors')
         return state
 
     def _put_source_into(self, state: TrainState, source: Source) -> TrainState:
         """Return `state` with the encoder and both heads of a source, and its moments if asked."""
         name = f'--init_from={source.where}'
-        state = load_encoder(state, source.params['encoder'], self._encoder, name)
+        state = load_encoder(state, source.params['encoder'], self._setup.encoder, name)
         params = state.params
         for head in source.params.keys() - {'encoder'}:
             params = load_params_into(params, source.params, name, head)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import PretrainConfig
+from bert_jax.configs.schema import DistillationConfig, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -25,12 +25,11 @@ from bert_jax.runs.pretraining.records import check_model_reads
 from bert_jax.runs.workdir import notes, word_vectors
 from bert_jax.runs.workdir.run_context import RunContext
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.loop import EvalResult, Evaluation, one_ahead
-from bert_jax.train.losses.masked_lm import make_pretraining_objective
+from bert_jax.train.loop import EvalResult, Evaluation, iterate_ahead
 from bert_jax.train.losses.objective import Batch, MetricSums
-from bert_jax.train.metrics_accumulator import add_sums, means
-from bert_jax.train.pretraining_program import pretraining_model
-from bert_jax.train.state import TrainState, joined
+from bert_jax.train.metrics_accumulator import add_sums, compute_means
+from bert_jax.train.pretraining_program import PretrainingSetup
+from bert_jax.train.state import TrainState, join_frozen
 from bert_jax.train.step import make_eval_step
 
 
@@ -55,14 +54,14 @@ def measure_languages(
     total: dict[str, list[float]] = {}
     by_language: dict[str, dict[str, list[float]]] = {}
     dispatched = ((language, eval_step(params, batch)) for language, batch in batches)
-    for language, on_devices in one_ahead(dispatched):
+    for language, on_devices in iterate_ahead(dispatched):
         sums = jax.device_get(on_devices)
         add_sums(total, sums)
         add_sums(by_language.setdefault(language, {}), sums)
-    measures = means(total)
+    measures = compute_means(total)
     for language, of_language in by_language.items():
         if language:
-            its_means = means(of_language)
+            its_means = compute_means(of_language)
             names = [name for name in ('mlm_loss', 'mlm_accuracy') if name in its_means]
             measures |= {f'{name}_{language}': its_means[name] for name in names}
 
@@ -75,7 +74,9 @@ def measure_languages(
     return measures
 
 
-def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+def iterate_languages(
+    stream: RecordStream, max_batches: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield held-out batches with their languages: at most `max_batches` of each (0: all)."""
     for language in stream.languages:
         for batch in stream.evaluation(max_batches, language):
@@ -110,12 +111,12 @@ class HeldOutEvaluation:
         self._data, self._eval_step, self._max_batches = data, eval_step, max_batches
         self._heartbeat, self._stream = heartbeat, data.stream('eval')
         records, examples = data.records, data.phase.batch_size * max_batches
-        self.guess = baselines.logged_baselines(records.directory, examples, records.tokenizer, nsp)
+        self.guess = baselines.log_baselines(records.directory, examples, records.tokenizer, nsp)
 
     def __call__(self, step: int, state: TrainState) -> EvalResult:
         """Return the line of an evaluation, and its rank: best is the lowest masked-LM loss."""
         del step
-        params = joined(state.params, state.frozen)
+        params = join_frozen(state.params, state.frozen)
         measures = measure_languages(self._eval_step, params, self._batches())
         line = {'split': 'eval', **measures}
         if 'mlm_loss' in measures:
@@ -130,7 +131,7 @@ class HeldOutEvaluation:
         return EvalResult(line, score)
 
     def _batches(self) -> Iterator[tuple[str, Batch]]:
-        for language, batch in by_language(self._stream, self._max_batches):
+        for language, batch in iterate_languages(self._stream, self._max_batches):
             self._heartbeat()
             yield language, self._data.place(batch)
 
@@ -167,17 +168,17 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
     source = read_source(workdir.name)
     check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
-    mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
+    mesh = construction.make_mesh(construction.fit_to_devices(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
-    objective = make_pretraining_objective(
-        pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
-        nsp=config.pair_loss and manifest.objective in ('nsp', 'sop'),
+    setup = PretrainingSetup.from_config(
+        dataclasses.replace(config, tuning=source.model.tuning, distillation=DistillationConfig())
     )
+    objective = setup.make_objective(setup.make_model(), manifest.objective in ('nsp', 'sop'))
     eval_step = jax.jit(make_eval_step(objective))
 
     # No gradients are kept, so batches are larger than in training.
     size = eval_batch_size(mesh, manifest.seq_len, manifest.records(split))
-    stream = RecordStream(data, split, size, config.seed, sharding.local_rows(mesh, size))
+    stream = RecordStream(data, split, size, config.seed, sharding.list_local_rows(mesh, size))
     params = partition.put(source.params, mesh, config.runtime.scan_layers)
     inputs = word_vectors.inputs(config.model, tokenizer)
 
@@ -187,8 +188,8 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
             eval_step,
             params,
             (
-                (language, sharding.place(inputs(batch), mesh, size))
-                for language, batch in by_language(stream)
+                (language, sharding.place_batch(inputs(batch), mesh, size))
+                for language, batch in iterate_languages(stream)
             ),
         )
 

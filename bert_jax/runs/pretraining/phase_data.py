@@ -59,7 +59,7 @@ class PhaseData:
     inputs: Callable[[dict[str, Any]], dict[str, Any]]
     growth: Growth | None = None
     teacher: Teacher | None = None
-    mask: Callable[[Batch, Any], Batch] | None = None
+    mask: Callable[[Batch, Any], dict[str, jax.Array]] | None = None
 
     @property
     def last(self) -> int:
@@ -74,7 +74,7 @@ class PhaseData:
             split,
             size,
             self.seed,
-            rows=sharding.local_rows(self.mesh, size),
+            rows=sharding.list_local_rows(self.mesh, size),
             order=self.order,
             growth=self.growth,
         )
@@ -87,7 +87,7 @@ class PhaseData:
           step: of the run, from 0, whose masks are drawn where a teacher reads them; None: of
             held-out rows, which come masked.
         """
-        placed = sharding.place(self.inputs(batch), self.mesh, self.phase.batch_size)
+        placed = sharding.place_batch(self.inputs(batch), self.mesh, self.phase.batch_size)
         if self.teacher is None:
             return placed
         # The mesh is known to one thread at a time, and batches are made in another.
@@ -152,7 +152,7 @@ def make_phases(
             word_vectors.inputs(config.model, records[number].tokenizer),
             growth,
             teacher,
-            _make_mask(config, records[number], growth) if teacher else None,
+            _make_mask(config.seed, records[number], growth) if teacher else None,
         )
         phases.append(data)
         first += phase.steps
@@ -160,17 +160,17 @@ def make_phases(
 
 
 def _make_mask(
-    config: PretrainConfig, records: Records, growth: Growth | None
-) -> Callable[[Batch, Any], Batch] | None:
+    seed: int, records: Records, growth: Growth | None
+) -> Callable[[Batch, Any], dict[str, jax.Array]] | None:
     """Make what masks a batch before a teacher reads it; None where records are masked."""
     masking = records.kind().masking
     if masking is None:
         return None
 
-    def mask(batch: Batch, step: Any) -> Batch:
+    def mask(batch: Batch, step: Any) -> dict[str, jax.Array]:
         rows_B = number_rows(batch)
         if growth is not None:
             rows_B, _ = number_filled_rows(batch, growth.parts)
-        return draw_masks(masking, batch, traced_seed(config.seed), step, rows_B)
+        return draw_masks(masking, batch, traced_seed(seed), step, rows_B)
 
     return jax.jit(mask)

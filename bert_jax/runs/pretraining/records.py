@@ -133,7 +133,7 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
     return chosen
 
 
-def settings_of_records(
+def list_record_settings(
     preset: PretrainConfig, directories: Sequence[str], named_shape: bool
 ) -> list[str]:
     """Return what a preset takes from its records: vocabulary, lengths and positions.
@@ -161,7 +161,7 @@ def settings_of_records(
     return changes
 
 
-def begun_settings(workdir: str | None, phases: Sequence[Phase] = ()) -> list[str]:
+def read_begun_settings(workdir: str | None, phases: Sequence[Phase] = ()) -> list[str]:
     """Return settings of the run that has a checkpoint in `workdir`, which its command may not say.
 
     So the command that began a run before these followed from the rest goes on with it: the order

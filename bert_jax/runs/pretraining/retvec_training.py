@@ -76,7 +76,7 @@ class Forms:
         return spell(forms).reshape(len(words), self.count, CHARACTERS)
 
 
-def word_lists(tokenizer: Tokenizer, held_out_share: float) -> tuple[list[str], list[str]]:
+def split_words(tokenizer: Tokenizer, held_out_share: float) -> tuple[list[str], list[str]]:
     """Return a tokenizer's words to train on, and those held out by a hash of their spelling.
 
     They have a letter or a digit. UserError where the tokenizer has none, or too few.
@@ -98,7 +98,7 @@ def word_lists(tokenizer: Tokenizer, held_out_share: float) -> tuple[list[str], 
     return words
 
 
-def batches(
+def iterate_word_batches(
     words: list[str], forms: Forms, batch_size: int, seed: int, start: int = 0
 ) -> Iterator[Arrays]:
     """Endless batches from step `start` on, every word once an epoch, in an order of its own."""
@@ -113,7 +113,7 @@ def batches(
         }
 
 
-def evaluation_batches(words: list[str], forms: Forms, batch_size: int) -> Iterator[Arrays]:
+def iterate_evaluation_batches(words: list[str], forms: Forms, batch_size: int) -> Iterator[Arrays]:
     """Every word once, with the same typos each time; what fills up the last batch has weight 0."""
     for first in range(0, len(words), batch_size):
         part = words[first : first + batch_size]
@@ -138,7 +138,7 @@ def train(
     UserError where the settings do not fit, or the folder holds another run.
     """
     check(config)
-    (words, apart), batch_size = word_lists(tokenizer, held_out_share), config.phases[0].batch_size
+    (words, apart), batch_size = split_words(tokenizer, held_out_share), config.phases[0].batch_size
     mesh = construction.make_mesh(config.runtime)
     model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
     objective = make_similarity_objective(model)
@@ -154,7 +154,7 @@ def train(
 
     def evaluate(step: int, now: state.TrainState) -> loop.EvalResult:
         del step
-        rows = evaluation_batches(apart, forms, batch_size)
+        rows = iterate_evaluation_batches(apart, forms, batch_size)
         sums = held_out.measure(eval_step, now.params, map(place, rows))
         return loop.EvalResult({'split': 'eval', **sums}, score=(sums['nearest_is_same'],))
 
@@ -173,7 +173,7 @@ def train(
     with RunContext(workdir, config, mesh, profile_steps=profile_steps) as context:
         context.claim(tokenizer, reads)
         context.begin(fresh)
-        rows = batches(words, forms, batch_size, config.seed, int(context.state.step))
+        rows = iterate_word_batches(words, forms, batch_size, config.seed, int(context.state.step))
         ended = loop.train_steps(
             context, train_step, loop.prefetch(rows, place), evaluation, loop.Part(name='words')
         )

@@ -39,7 +39,7 @@ _FREE_VARIABLES = tuple(
 )
 
 
-def description(config: schema.Config, records: Iterable[Any], named: Facts) -> Facts:
+def describe_process(config: schema.Config, records: Iterable[Any], named: Facts) -> Facts:
     """Return {name: JSON value} of all that decides what a process computes.
 
     records: the `Records` of each phase; named: further values, by the flag they come from.
@@ -91,20 +91,20 @@ def _program() -> Facts:
     return facts
 
 
-def before_the_first_step(workdir: Workdir, start: Source | None) -> Facts:
+def describe_start(workdir: Workdir, start: Source | None) -> Facts:
     """Return {name: JSON value}: from which checkpoint or weights a process is about to go on."""
-    from bert_jax.train.checkpoint import fingerprints, saved_steps
+    from bert_jax.train.checkpoint import list_saved_steps, take_fingerprints
 
-    facts: Facts = {'checkpoints in --workdir': saved_steps(workdir)}
+    facts: Facts = {'checkpoints in --workdir': list_saved_steps(workdir)}
 
     # A checksum of fingerprints in place of gigabytes of weights.
     if start:
-        text = repr(sorted(fingerprints(start.params).items()))
+        text = repr(sorted(take_fingerprints(start.params).items()))
         facts['weights of --init_from'] = f'{zlib.crc32(text.encode()):08x}'
     return facts
 
 
-def claimed(workdir: Workdir, patience_s: float = 30.0) -> Facts:
+def describe_claim(workdir: Workdir, patience_s: float = 30.0) -> Facts:
     """Return {name: JSON value}: what a process finds in the workdir that the first has claimed.
 
     A file system between hosts may take a while to show it.

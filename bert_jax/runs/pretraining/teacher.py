@@ -14,14 +14,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import DistillationConfig, PretrainConfig
 from bert_jax.conversion.serving import fill_up
-from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import sharding
 from bert_jax.model import heads, partition
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.sources.source import Source, plain, read_source
-from bert_jax.train.losses.distillation import choose_method
+from bert_jax.train.losses.distillation import Distillation
+from bert_jax.train.pretraining_program import PretrainingSetup
 
 
 class Teacher:
@@ -31,32 +30,32 @@ class Teacher:
       fingerprint: of its weights and its vocabulary.
     """
 
-    def __init__(self, config: PretrainConfig, records: Sequence[Records], mesh: Mesh):
-        """Read the teacher that `config` names, and put it on the devices.
+    def __init__(self, setup: PretrainingSetup, records: Sequence[Records], mesh: Mesh):
+        """Read the teacher of a run that has one, and put it on the devices.
 
         Args:
-          config: the settings of the run.
+          setup: of the run.
           records: those of each phase.
           mesh: the devices.
 
         Raises:
           UserError: there is no such model, or the student cannot learn from it.
         """
-        if config.tuning.method != 'full':
+        tuning = setup.encoder.tuning
+        if tuning.method != 'full':
             raise UserError(
-                f'distillation.teacher: tuning.method={config.tuning.method} leaves most weights as'
+                f'distillation.teacher: tuning.method={tuning.method} leaves most weights as'
                 ' they are: a student takes tuning.method=full'
             )
-        settings, method = config.distillation, choose_method(config.distillation)
+        method = setup.distillation
         assert method is not None, 'a run without a teacher'
-        source = plain(read_source(settings.teacher))
-        longest = max(phase.seq_len for phase in config.phases)
-        check_teacher(settings, source, records[0].tokenizer, longest, method.reads)
-        method.check(config.model, source.model)
+        source = plain(read_source(method.settings.teacher))
+        check_teacher(method, source, records)
+        method.check(setup.model, source.model)
         self.fingerprint = source.fingerprint()
 
         # Without dropout, and nothing is kept for a backward pass.
-        model = heads.Pretraining(source.model, jnp.dtype(config.runtime.compute_dtype))
+        model = heads.Pretraining(source.model, jnp.dtype(setup.runtime.compute_dtype))
         self._params = partition.put(fill_up(model, source.params, method.reads), mesh)
 
         def make_columns(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -69,36 +68,24 @@ class Teacher:
         return batch | self._columns(self._params, batch)
 
 
-def check_teacher(
-    settings: DistillationConfig,
-    source: Source,
-    tokenizer: Tokenizer,
-    longest: int,
-    parts: Sequence[str],
-) -> None:
-    """Raise UserError where a teacher cannot answer what the student reads.
-
-    Args:
-      settings: of the run.
-      source: the teacher.
-      tokenizer: that of the records.
-      longest: the most word pieces of a row.
-      parts: what of the teacher the student learns from.
-    """
+def check_teacher(method: Distillation, source: Source, records: Sequence[Records]) -> None:
+    """Raise UserError where a teacher, `source`, cannot answer what the student reads."""
+    settings = method.settings
     name = f'distillation.teacher={settings.teacher}'
-    if tokenizer.fingerprint != source.tokenizer.fingerprint:
+    if records[0].tokenizer.fingerprint != source.tokenizer.fingerprint:
         raise UserError(
             f'{name}: the vocabulary of --data is another than its own: make the records with'
             ' its tokenizer'
         )
     if source.model.words.reads != 'input_ids':
         raise UserError(f'{name} does not read word pieces, as --data has them')
+    longest = max(of_phase.manifest.seq_len for of_phase in records)
     if source.model.max_position < longest:
         raise UserError(
             f'{name} reads rows of {source.model.max_position} word pieces, and a phase has'
             f' {longest}: take shorter records'
         )
-    lacking = [part for part in parts if part not in source.bert.parts]
+    lacking = [part for part in method.reads if part not in source.bert.parts]
     if lacking:
         raise UserError(
             f'{name} has no {", ".join(lacking)}, which distillation.method='

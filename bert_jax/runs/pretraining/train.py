@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 from absl import logging
 from jax.sharding import Mesh
 
-from bert_jax.configs.schema import ModelConfig, PretrainConfig
+from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.costs import flops
-from bert_jax.costs.step_costs import StepCosts
+from bert_jax.costs.step_costs import StepCosts, format_bytes, format_memory
 from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import before_jax, processes
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.machine import mesh_of
-from bert_jax.runs.pretraining import baselines, dry_run, same_run
+from bert_jax.runs.pretraining import baselines, same_run
 from bert_jax.runs.pretraining.first_weights import FirstWeights
 from bert_jax.runs.pretraining.held_out import make_evaluation
 from bert_jax.runs.pretraining.phase_data import PhaseData, make_phases
@@ -34,8 +35,8 @@ from bert_jax.runs.workdir.results import RunResult, numbers
 from bert_jax.runs.workdir.run_context import RunContext, check_batches, say_stopped
 from bert_jax.train import checkpoint
 from bert_jax.train.loop import Part, train_steps
-from bert_jax.train.pretraining_program import departures, fresh_state, pretraining_program
-from bert_jax.train.state import TrainState, parameter_count
+from bert_jax.train.pretraining_program import PretrainingSetup
+from bert_jax.train.state import TrainState, count_checkpoint_bytes, count_weights
 
 if TYPE_CHECKING:
     from bert_jax.runs.sources.fitting import InitBy
@@ -66,7 +67,7 @@ class PretrainResult(RunResult):
         if self.signal is None:
             logging.info(f'done: {self.step} steps')
         else:
-            say_stopped(self.signal, checkpoint.standing(self.workdir, self.step))
+            say_stopped(self.signal, checkpoint.describe_standing(self.workdir, self.step))
         return super().exit_code()
 
     @functools.cached_property
@@ -75,7 +76,7 @@ class PretrainResult(RunResult):
 
     def verdict(self) -> str | None:
         """Say how the last evaluation compares with guessing; None without one."""
-        return baselines.verdict(self._lines)
+        return baselines.compare_with_guessing(self._lines)
 
     def uses(self, folder: str) -> dict[str, str]:
         """Return commands for the model in `folder`, a word of the shell, and what they do."""
@@ -88,35 +89,55 @@ class PretrainResult(RunResult):
         return uses | {finetune: 'trains it on a task'}
 
 
-def make_mesh(config: PretrainConfig, records: list[Records]) -> Mesh:
+def make_mesh(setup: PretrainingSetup, phases: Sequence[Phase], records: list[Records]) -> Mesh:
     """Make the mesh of the run. UserError where settings or records do not fit the devices."""
     # The mesh first, for what follows is checked against it.
-    mesh = mesh_of(config.runtime, config.model)
+    mesh = mesh_of(setup.runtime, setup.model)
 
     # Both raise for what does not go: rows that the devices cannot share, a kernel that they lack.
-    check_batches(config.phases, config.runtime.accumulation, mesh)
-    for phase, of_phase in zip(config.phases, records, strict=True):
-        is_packed = of_phase.manifest.spec.packed
-        choose_kernel(config.runtime, config.model, phase.seq_len, is_packed)
-    for line in departures(config, mesh):
+    check_batches(phases, setup.runtime.accumulation, mesh)
+    for of_phase in records:
+        manifest = of_phase.manifest
+        choose_kernel(setup.runtime, setup.model, manifest.seq_len, manifest.spec.packed)
+    for line in setup.list_departures(mesh):
         logging.warning(line)
     return mesh
 
 
-def make_teacher(config: PretrainConfig, records: list[Records], mesh: Mesh) -> Teacher | None:
+def make_teacher(setup: PretrainingSetup, records: list[Records], mesh: Mesh) -> Teacher | None:
     """Read the teacher of a run; None where it has none."""
-    if not config.distillation.teacher:
+    if setup.distillation is None:
         return None
-    return Teacher(config, records, mesh)
+    return Teacher(setup, records, mesh)
 
 
 def print_sizes(config: PretrainConfig, records: list[Records]) -> None:
-    """Print what a step of each phase takes, one line for each phase."""
-    mesh = make_mesh(config, records)
-    teacher = make_teacher(config, records, mesh)
+    """Compile a step of each phase; print what it takes, one line for each phase.
+
+    A line has batch, FLOPs, memory of the step on one device, size of a checkpoint. Nothing is
+    written, and no parameters are made; bert-plan does the same for devices that are not here.
+    """
+    setup = PretrainingSetup.from_config(config)
+    mesh = make_mesh(setup, config.phases, records)
+    teacher = make_teacher(setup, records, mesh)
     for data in make_phases(config, records, mesh, teacher):
-        program = pretraining_program(config, data.records.kind(), mesh, phase=data.phase)
-        print(f'phase {data.number}: {dry_run.report(data, program, config.encoder)}')
+        program = setup.make_program(data.records.kind(), mesh, grows=data.growth is not None)
+        # A real batch, and not shapes alone: it is placed as in training, so the layouts are the
+        # same. Compiled and not run: the state is a tree of shapes, which takes no memory.
+        batch = data.place(next(data.stream('train').batches()), data.first)
+        with jax.set_mesh(mesh):
+            lowered = program.train_step.lower(program.state, batch, setup.hparams)
+            memory = format_memory(lowered.compile(), program.state, batch)
+
+        # The formula's FLOPs: the compiler counts the body of a loop once.
+        phase, predictions = data.phase, data.records.manifest.max_predictions
+        work = flops.count_training_flops(setup.encoder, phase.seq_len, predictions)
+        print(
+            f'phase {data.number}: seq_len {phase.seq_len}, batch {phase.batch_size},'
+            f' {phase.steps:,} steps, attention {program.kernel},'
+            f' {phase.batch_size * work / 1e9:,.1f} GFLOP a step; {memory}; a checkpoint'
+            f' {format_bytes(count_checkpoint_bytes(program.state))}'
+        )
 
 
 def pretrain(
@@ -143,15 +164,19 @@ def pretrain(
     Raises:
       UserError: settings, records, source or folder do not fit.
     """
-    mesh, tokenizer = make_mesh(config, records), records[0].tokenizer
+    setup = PretrainingSetup.from_config(config)
+    mesh = make_mesh(setup, config.phases, records)
     with RunContext(workdir, config, mesh, profile_steps=profile_steps) as context:
         # Before the workdir is this run's: a source that does not fit leaves no trace.
-        weights = FirstWeights(config, tokenizer, workdir, init_from, init_by, print_map)
-        teacher = make_teacher(config, records, mesh)
+        has_checkpoint = bool(checkpoint.list_saved_steps(workdir))
+        weights = FirstWeights(setup, records[0].tokenizer, has_checkpoint, init_from, init_by)
+        weights.read(print_map)
+        teacher = make_teacher(setup, records, mesh)
         _claim(context, records, weights, teacher)
-        config = context.config
-        fresh = weights.put_into(fresh_state(config, mesh))
-        _log_sizes(config, fresh, mesh, workdir)
+        # A run that began before keeps some settings of how it is computed.
+        setup = dataclasses.replace(setup, runtime=context.runtime)
+        fresh = weights.put_into(setup.make_state(mesh))
+        _log_sizes(context, setup, fresh)
         context.begin(fresh)
         del fresh  # its memory is the state's
         if not int(context.state.step):
@@ -163,10 +188,11 @@ def pretrain(
         signal = None
         for data in make_phases(config, records, mesh, teacher):
             if signal is None and int(context.state.step) < data.last:
-                program = pretraining_program(config, data.records.kind(), mesh, phase=data.phase)
-                evaluation = make_evaluation(context, data, program.eval_step, config.pair_loss)
+                grows = data.growth is not None
+                program = setup.make_program(data.records.kind(), mesh, grows=grows)
+                evaluation = make_evaluation(context, data, program.eval_step, setup.pair_loss)
                 stream = data.stream('train')
-                part = make_part(context, data, stream, config.encoder)
+                part = make_part(context, data, stream, setup.encoder)
                 batches = data.batches(stream, int(context.state.step))
                 ended = train_steps(context, program.train_step, batches, evaluation, part)
                 signal = ended.signal
@@ -181,7 +207,7 @@ def _claim(
 ) -> None:
     """Make the workdir this run's, in all of its processes."""
     processes.compare(
-        lambda: same_run.before_the_first_step(context.folder, weights.source),
+        lambda: same_run.describe_start(context.folder, weights.source),
         'give all the same --workdir and --init_from, as one folder that all of them share',
     )
     identity = {'records': [r.identity() for r in records], **weights.identity}
@@ -192,20 +218,21 @@ def _claim(
     # later (their parts of a checkpoint) must come together in one folder.
     context.claim(records[0].tokenizer, identity)
     processes.compare(
-        lambda: same_run.claimed(context.folder),
+        lambda: same_run.describe_claim(context.folder),
         'the --workdir must be one folder that all of them share, a shared disk or gs://',
     )
 
 
-def _log_sizes(config: PretrainConfig, state: TrainState, mesh: Mesh, workdir: str) -> None:
+def _log_sizes(context: RunContext, setup: PretrainingSetup, state: TrainState) -> None:
     """Log what is trained, on which devices."""
-    count = f'{flops.count_parameters(config.model):,}'
-    if config.tuning.method != 'full':
-        count += f', of which {config.tuning.method} trains and adds'
-        count += f' {parameter_count(state.params, config.model):,},'
+    count, tuning = f'{flops.count_parameters(setup.model):,}', setup.encoder.tuning
+    if tuning.method != 'full':
+        count += f', of which {tuning.method} trains and adds'
+        count += f' {count_weights(state.params, setup.model):,},'
     logging.info(
-        f'{config.name}: {count} parameters, {config.total_steps} steps, {jax.device_count()}'
-        f' {jax.default_backend()} device(s), mesh {dict(mesh.shape)}, workdir {workdir}'
+        f'{context.config.name}: {count} parameters, {context.total_steps} steps,'
+        f' {jax.device_count()} {jax.default_backend()} device(s), mesh'
+        f' {dict(context.mesh.shape)}, workdir {context.folder}'
     )
 
     # With the settings, since whether a run can be repeated to the bit depends on the device.

@@ -21,14 +21,14 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import extension
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.embeddings import pad_vocab
 from bert_jax.runs.sources import tiling, word_network
 from bert_jax.runs.sources.source import Source, complete, plain, read_source, shape_of
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.checkpoint import saved_steps
+from bert_jax.train.checkpoint import list_saved_steps
 from bert_jax.train.optimizer import OF_VOCABULARY
-from bert_jax.train.task_heads import HEADS, pretraining_head
+from bert_jax.train.task_heads import HEADS, choose_pretraining_head
 
 # Settings of the model that training may choose again, whatever it begins with.
 FREE = (
@@ -55,7 +55,7 @@ def shape_settings(
     UserError where `init_from` names no model that can be read.
     """
     # A checkpoint is further than the source, which may be gone by now.
-    if workdir and saved_steps(workdir):
+    if workdir and list_saved_steps(workdir):
         shape = Workdir(workdir).model_config().tuned(TuningConfig())
     elif word_network.is_workdir(init_from):
         # It has no encoder: all but the kind of word vectors is the preset's.
@@ -118,7 +118,7 @@ def as_pretraining(
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
     bare = HEADS['encoder'].of(config.family).parts
-    parts = tuple(dict.fromkeys((*bare, *pretraining_head(config).parts)))
+    parts = tuple(dict.fromkeys((*bare, *choose_pretraining_head(config).parts)))
     if unused := [part for part in source.bert.parts if part not in parts]:
         logging.info(f'{source.where}: its {", ".join(unused)} is not used')
     source = complete(source, parts, seed)
@@ -164,8 +164,8 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     size = old_rows if source.model.holds(tokenizer.vocab_size) else tokenizer.vocab_size
 
     def grown(table: np.ndarray) -> np.ndarray:
-        # The table is padded to a multiple (see padded_vocab); padding stays zero.
-        rows = np.zeros((padded_vocab(size), *table.shape[1:]), table.dtype)
+        # The table is padded to a multiple (see pad_vocab); padding stays zero.
+        rows = np.zeros((pad_vocab(size), *table.shape[1:]), table.dtype)
         rows[:old_rows] = table[:old_rows]
         for entry, pieces in new.items():
             # Reads the old table, so one new entry never depends on another.

@@ -21,10 +21,10 @@ from bert_jax.configs.files.atomic import new_folder
 from bert_jax.configs.schema import Config, FinetuneConfig
 from bert_jax.conversion import peft
 from bert_jax.conversion.trained_model import fold_tuned
-from bert_jax.model.tuning import method_of
+from bert_jax.model.tuning import choose_tuning_method
 from bert_jax.runs.sources.source import fold, read_source
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.checkpoint import Checkpoints, load_params, saved_steps
+from bert_jax.train.checkpoint import Checkpoints, list_saved_steps, load_params
 from bert_jax.train.state import TrainState
 
 
@@ -46,7 +46,7 @@ def merge(folder: str, output: str) -> str:
     experts = model.tuning.experts
     if not isinstance(config, FinetuneConfig) or method == 'full' or experts == 1:
         raise UserError(f'--workdir={folder}: nothing is left to fold in it: use it as it is')
-    if not method_of(model).folds and not experts:
+    if not choose_tuning_method(model).folds and not experts:
         raise UserError(
             f'--workdir={folder}: adapters ({method}) are layers of their own and fit into no'
             " weights of BERT's: use it as it is, or bert-export --format=stablehlo"
@@ -83,7 +83,7 @@ def average(folder: str, output: str, steps: Sequence[int]) -> str:
         )
     if len(steps) < 2 or len(set(steps)) < len(steps):
         raise UserError(f'--average={named}: name two steps or more, each once')
-    saved = saved_steps(workdir)
+    saved = list_saved_steps(workdir)
     if missing := [step for step in steps if step not in saved]:
         raise UserError(
             f'--average={named}: {folder} has no checkpoint of step {missing[0]}, but of'

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.schema import PretrainConfig
+from bert_jax.configs.schema import OptimizerConfig, PretrainConfig
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import at_step
 from bert_jax.runs.workdir.workdir import MEND
@@ -19,7 +19,7 @@ from bert_jax.train.state import TrainState, load_moments
 FLAG = '--init_by=weights_and_moments'
 
 
-def check(name: str, tokenizer: Tokenizer, config: PretrainConfig) -> None:
+def check(name: str, tokenizer: Tokenizer, optimizer: OptimizerConfig) -> None:
     """Raise UserError where the source has no moments, or those of another optimizer or words."""
     workdir, _ = at_step(name)
     file = workdir.config_file
@@ -31,10 +31,10 @@ def check(name: str, tokenizer: Tokenizer, config: PretrainConfig) -> None:
             f'{FLAG}: {name} has no moments of a whole model: name a workdir of bert-pretrain, or'
             ' take --init_by=weights'
         )
-    if begun.optimizer.algorithm != config.optimizer.algorithm:
+    if begun.optimizer.algorithm != optimizer.algorithm:
         raise UserError(
             f'{FLAG}: {name} was trained with optimizer.algorithm={begun.optimizer.algorithm},'
-            f' whose moments are not those of {config.optimizer.algorithm}: take the same, or'
+            f' whose moments are not those of {optimizer.algorithm}: take the same, or'
             ' --init_by=weights'
         )
     if workdir.tokenizer().fingerprint != tokenizer.fingerprint:

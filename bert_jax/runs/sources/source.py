@@ -42,14 +42,14 @@ from bert_jax.conversion.trained_model import (
     fold_tuned,
 )
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model.heads import Pretraining
 from bert_jax.runs.sources import word_network
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import HEADS, pretraining_head
+from bert_jax.train.task_heads import HEADS, choose_pretraining_head
 
 # For messages: what a path could have been.
 # Fields of a model that came later than fingerprints.
@@ -104,7 +104,7 @@ class Source(NamedTuple):
         digest = hashlib.sha256(facts.encode())
 
         # Path, shape and type before the bytes: two layouts of the same bytes are two models.
-        for path, array in by_path(self.params).items():
+        for path, array in group_by_path(self.params).items():
             digest.update(repr((path, array.shape, str(array.dtype))).encode())
             digest.update(np.asarray(array).tobytes())
         return digest.hexdigest()[:24]
@@ -373,7 +373,7 @@ def _read_workdir(
         base = (encoder or _encoder_of(workdir)).params['encoder']
         params, model = assemble_tuned(base, params, model, workdir.name)
     if isinstance(config, PretrainConfig):
-        bert = Model(model, params, pretraining_head(model).class_in(model.family))
+        bert = Model(model, params, choose_pretraining_head(model).class_in(model.family))
     else:
         data = workdir.data(head=str, labels=list)
         head = HEADS.get(data['head'])
@@ -388,7 +388,7 @@ def _read_workdir(
             bert = bert._replace(sentence=sentence)
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
-    return Reading(bert, {name: name for name in by_path(params)}, (), ()), step
+    return Reading(bert, {name: name for name in group_by_path(params)}, (), ()), step
 
 
 def _encoder_of(workdir: Workdir) -> Source:

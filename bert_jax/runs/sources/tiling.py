@@ -16,12 +16,12 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model.heads import Pretraining
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.optimizer import is_stacked
-from bert_jax.train.state import parameter_shapes
+from bert_jax.train.state import compute_parameter_shapes
 
 # Settings of the model in which the new one may differ, by the name of the way (`--init_by`).
 SIZES = {
@@ -48,7 +48,7 @@ def resized(source: Source, config: ModelConfig, way: str) -> Source:
         )
     sizes = {name: getattr(config, name) for name in SIZES[way]}
     model = dataclasses.replace(source.model, **sizes)
-    shapes = by_path(parameter_shapes(Pretraining(model)))
+    shapes = group_by_path(compute_parameter_shapes(Pretraining(model)))
     if is_tiled:
         chosen = repeated(old, model.own_blocks)
     else:
@@ -65,7 +65,7 @@ def resized(source: Source, config: ModelConfig, way: str) -> Source:
     # What the first block of a family lacks, a stack of that block alone does not have.
     leaves = {
         path: made(path, np.asarray(leaf))
-        for path, leaf in by_path(source.params).items()
+        for path, leaf in group_by_path(source.params).items()
         if path in shapes or not (is_tiled or is_stacked(path))
     }
     for path, shape in shapes.items():

@@ -11,7 +11,7 @@ import itertools
 from typing import Any, NamedTuple
 
 from bert_jax.configs import schema
-from bert_jax.configs.options import NO_VALUE, described
+from bert_jax.configs.options import NO_VALUE, describe_fields
 from bert_jax.configs.schema import Config, PretrainConfig, RuntimeConfig
 
 # What data.json of older runs does not say. It follows from what else they say of their task.
@@ -68,7 +68,7 @@ def with_older_defaults(before: RuntimeConfig, after: RuntimeConfig) -> Any:
     """
     older = {
         field.name: field.option.later
-        for field in described(RuntimeConfig)
+        for field in describe_fields(RuntimeConfig)
         if field.option
         and field.option.later not in (NO_VALUE, field.default)
         and getattr(before, field.name) == field.option.later

@@ -342,6 +342,6 @@ def say_stopped(signal_number: int, standing: str) -> None:
 
     Args:
       signal_number: the signal.
-      standing: what of the run is on the disk, in words (checkpoint.standing).
+      standing: what of the run is on the disk, in words (checkpoint.describe_standing).
     """
     logging.info(f'signal {signal_number}: {standing}; the same command goes on from there')

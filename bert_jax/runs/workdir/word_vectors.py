@@ -19,7 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.model_config import ModelConfig
 from bert_jax.input_pipeline.tokenizer import spelling
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.embeddings import pad_vocab
 from bert_jax.runs.workdir.workdir import Workdir
 
 _NAMED = 5  # groups of pieces alike that the log names
@@ -46,7 +46,7 @@ def filled_in(
         )
 
     # Rows that pad the vocabulary are zero, as those of a trained table.
-    table = np.zeros((padded_vocab(config.vocab_size), config.embedding_width), np.float32)
+    table = np.zeros((pad_vocab(config.vocab_size), config.embedding_width), np.float32)
     table[: len(vectors)] = vectors
     whole = traverse_util.flatten_dict(dict(params), sep='/') | dict.fromkeys(paths, table)
     return traverse_util.unflatten_dict(whole, sep='/')

@@ -123,9 +123,9 @@ class Workdir(os.PathLike[str]):
 
     def newest_step(self) -> int:
         """Return steps that the newest checkpoint has behind it, 0 without one."""
-        from bert_jax.train.checkpoint import saved_steps
+        from bert_jax.train.checkpoint import list_saved_steps
 
-        return max(saved_steps(self), default=0)
+        return max(list_saved_steps(self), default=0)
 
     def checkpoint_bytes(self) -> int:
         """Return what the newest checkpoint takes on the disk, 0 without one."""

@@ -20,9 +20,9 @@ from bert_jax.configs.model.distillation import DistillationConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
 from bert_jax.model.blocks.attention import ATTENTIONS
-from bert_jax.model.blocks.norms import norm_of
+from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.dropout import DropoutRng
-from bert_jax.model.pooling import unit
+from bert_jax.model.pooling import normalize
 from bert_jax.train.losses.masked_lm import (
     count_masked_tokens,
     sum_masked_lm,
@@ -115,11 +115,11 @@ class Outputs:
     def projections(self, number: int) -> jax.Array:
         """Return queries, keys and values [B, T, 3, H] of block `number`, before any rotation."""
         c = self.config
-        block = layout.block(self._blocks, number * c.own_blocks // c.num_layers)
+        block = layout.take_block(self._blocks, number * c.own_blocks // c.num_layers)
         part = ATTENTIONS[c.attention](c, number)
         x_BTH = self.hidden[number]
         if c.norm == 'pre' and part.is_normed:
-            norm: Any = norm_of(c)
+            norm: Any = make_norm(c)
             x_BTH = norm.apply({'params': block[part.norm]}, x_BTH)
         projections = []
         for name in part.columns:
@@ -167,7 +167,7 @@ class DistilBert(Distillation):
         sums = {'soft_loss': sum_weighted(divergence_BP, weigh_masked_tokens(batch))}
         if self.settings.cosine_weight:
             states_BTH = outputs.hidden[-1].astype(jnp.float32)
-            cosine_BT = jnp.sum(unit(states_BTH) * unit(batch['teacher_states']), -1)
+            cosine_BT = jnp.sum(normalize(states_BTH) * normalize(batch['teacher_states']), -1)
             sums['cosine_loss'] = sum_weighted(1 - cosine_BT, mark_real_tokens(batch))
         return sums
 

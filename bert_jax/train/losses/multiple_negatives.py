@@ -21,7 +21,7 @@ import numpy as np
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import DropoutRng
-from bert_jax.model.pooling import unit
+from bert_jax.model.pooling import normalize
 from bert_jax.train.losses.objective import (
     Batch,
     Objective,
@@ -156,7 +156,7 @@ def make_vector_objective(model: Any, config: EmbeddingConfig) -> Objective:
             # Cut before they are scaled to length one: a cut vector is compared by its own cosine.
             cut_BCD = vectors_BCD[..., :width]
             if loss.of_unit:
-                cut_BCD = unit(cut_BCD)
+                cut_BCD = normalize(cut_BCD)
             values = loss.measure(cut_BCD, batch, config.scale)
             losses.append(weight * values['loss'])
         # The widest cut was the last.

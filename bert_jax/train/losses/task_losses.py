@@ -72,7 +72,7 @@ class ClassTargets:
         return float(-(target * np.log(np.where(shares > 0, shares, 1))).sum())
 
 
-def disagreement(logits: jax.Array, others: jax.Array) -> jax.Array:
+def measure_disagreement(logits: jax.Array, others: jax.Array) -> jax.Array:
     """Compute (KL(q || p) + KL(p || q)) / 2 of the softmaxes p, q of two logits.
 
     Each divergence moves the logits of one side towards the other's, whose gradient it stops
@@ -124,7 +124,9 @@ def make_classification_objective(
         if is_consistent and dropout_rng is not None:
             second_key = jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
             others = answer(params, batch, dataclasses.replace(dropout_rng, key=second_key))
-            metrics['consistency_loss'] = sum_weighted(disagreement(logits, others), examples)
+            metrics['consistency_loss'] = sum_weighted(
+                measure_disagreement(logits, others), examples
+            )
         return metrics
 
     def weights(batch: Batch) -> dict[str, jax.Array]:

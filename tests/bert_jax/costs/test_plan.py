@@ -113,7 +113,7 @@ def test_a_mesh_that_does_not_divide_is_refused(change, message):
 def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(change, message):
     runtime = apply(PretrainConfig(), [f'runtime.{change}']).runtime
     with refused(message):
-        partition.left_whole(ModelConfig(), runtime)
+        partition.list_unsplit(ModelConfig(), runtime)
 
 
 def large(*changes: str) -> estimate.Task:
@@ -164,7 +164,7 @@ def test_a_floor_of_the_links_is_what_each_axis_sends():
 
 
 def test_a_refusal_is_told_with_what_would_do():
-    from bert_jax.runs.pretraining import plan_text
+    from bert_jax.runs.pretraining import planning
 
     task = large()
     buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
@@ -178,13 +178,13 @@ def test_a_refusal_is_told_with_what_would_do():
         'gcloud': None, 'chip': dataclasses.asdict(task.topology.chip), 'parameters': 1,
         'checkpoints': {'bytes': 1, 'kept': 5}, 'warnings': [], 'phases': [phase], 'mfu': 0.4,
     }  # fmt: skip
-    text = '\n'.join(plan_text.lines(report))
+    text = '\n'.join(planning.format_plan(report))
     assert 'DOES NOT FIT' in text
     assert '2 x f32[7], 1.00 GiB in all: a/b' in text
     assert 'whole run' not in text
     assert 'this fits: --set runtime.accumulation=8 --set runtime.fsdp=2' in text
     phase['likely_change'] = None
-    assert 'no change of these settings is enough' in '\n'.join(plan_text.lines(report))
+    assert 'no change of these settings is enough' in '\n'.join(planning.format_plan(report))
 
 
 def test_memory_of_many_layers_follows_from_that_of_few(monkeypatch):

@@ -14,7 +14,7 @@ from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.inference import Bert
 from bert_jax.inference.engine import InferenceEngine, Resident, place_params
 from bert_jax.mesh import construction
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.runs.finetuning.data_collator import gather
 from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models
@@ -85,12 +85,12 @@ def test_bfloat16_is_kept_as_such_and_what_it_gives_is_near():
 
     resident: Resident = {}
     held, added = place_params(model.params, resident, 'bfloat16')
-    halved = {path for path, leaf in by_path(held).items() if leaf.dtype == jnp.bfloat16}
+    halved = {path for path, leaf in group_by_path(held).items() if leaf.dtype == jnp.bfloat16}
     blocks = ('query', 'key', 'value', 'attention_output', 'intermediate', 'output')
     assert halved == {'encoder/embeddings/word'} | {
         f'encoder/layers/{i}/{name}/kernel' for i in range(2) for name in blocks
     }
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
-    assert added == whole - sum(leaf.nbytes for leaf in map(by_path(held).get, halved))
+    assert added == whole - sum(leaf.nbytes for leaf in map(group_by_path(held).get, halved))
     # What is there already is not put there again, half or whole.
     assert place_params(model.params, resident, 'bfloat16')[1] == 0

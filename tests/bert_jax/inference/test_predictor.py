@@ -25,7 +25,7 @@ from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import Source, load_plain
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
-from bert_jax.train.state import TrainState, init_params, split
+from bert_jax.train.state import TrainState, init_params, split_frozen
 from tests.helpers import tiny_models
 from tests.helpers.numpy_bert import dense, numpy_encode, numpy_forward
 from tests.helpers.refusals import refused
@@ -304,7 +304,7 @@ def tuned_run(folder, encoder: str, **options) -> str:
     config = schema.FinetuneConfig(max_seq_length=32, tuning=schema.TuningConfig(**options))
     shape = config.encoder(source.model)
     model = task_heads.make_model('classifier', shape, 2, 0.0, schema.RuntimeConfig())
-    fresh, _ = jax.eval_shape(lambda: split(init_params(model, 0), shape))
+    fresh, _ = jax.eval_shape(lambda: split_frozen(init_params(model, 0), shape))
     trained = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), fresh)
     data = {'head': 'classifier', 'labels': ['bad', 'good'], 'options': {}}
     data |= {'init_from': source.where, 'init_fingerprint': source.fingerprint()}

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import exchange
 from bert_jax.mesh.construction import make_mesh
-from bert_jax.mesh.exchange import per_data_shard
+from bert_jax.mesh.exchange import sum_by_parts
 from bert_jax.model import partition
 
 
@@ -30,8 +30,8 @@ def test_each_device_has_its_own_share_of_the_sum():
         return jax.tree.map(lambda x: rows.sum() * x, whole), rows.sum()
 
     with jax.set_mesh(make_mesh(RuntimeConfig())):
-        places = partition.places_of(params, True)
-        by_parts = per_data_shard(summed, places, P('data'))
+        places = partition.find_places(params, True)
+        by_parts = sum_by_parts(summed, places, P('data'))
         gradients, total = jax.jit(by_parts)(params, jnp.zeros(()), rows)
     assert total == rows.sum()
     for got, x in zip(jax.tree.leaves(gradients), jax.tree.leaves(params), strict=True):
@@ -42,5 +42,5 @@ def test_each_device_has_its_own_share_of_the_sum():
 def test_a_sharded_update_without_effect_is_said():
     for parts in (8, 1):
         mesh = AbstractMesh((parts, 1, 1), ('data', 'fsdp', 'model'))
-        found = exchange.without_effect(RuntimeConfig(shard_optimizer=True), mesh)
+        found = exchange.list_without_effect(RuntimeConfig(shard_optimizer=True), mesh)
         assert bool(found) == (parts == 1)

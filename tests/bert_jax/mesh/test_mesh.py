@@ -88,6 +88,6 @@ def test_several_slices_of_a_tpu_are_refused_in_one_line():
     ],
 )
 def test_what_does_not_train_takes_the_devices_that_are_there(asked, data_fsdp_model):
-    here = construction.of_devices_here(RuntimeConfig(remat='full', **asked))
+    here = construction.fit_to_devices(RuntimeConfig(remat='full', **asked))
     assert tuple(construction.make_mesh(here).shape.values()) == data_fsdp_model
     assert here.remat == 'full'

@@ -71,7 +71,7 @@ def outcomes(calls: list[Callable[[], None]]) -> list[str]:
 
 
 def call(port: int, process: int, processes: int, timeout_s: float = 20, **says: object) -> None:
-    met = roll_call.roll_call(
+    met = roll_call.call_roll(
         ('localhost', port), process, processes, timeout_s, {'seed': 1, **says}
     )
     met.end()
@@ -177,11 +177,11 @@ def test_a_process_that_refuses_to_start_ends_the_others_with_its_reason(wrong):
 # argv: port, process, processes, what it does once all are there
 MEMBER = """
 import os, sys, time
-from bert_jax.mesh import process_group, roll_call
+from bert_jax.mesh import process_group, call_roll
 from bert_jax.configs.errors import UserError
 process_group._GRACE_S = 0.5
 port, process, processes = map(int, sys.argv[1:4])
-met = roll_call.roll_call(('localhost', port), process, processes, 60, {})
+met = call_roll.call_roll(('localhost', port), process, processes, 60, {})
 print('met', flush=True)
 if sys.argv[4] == 'late':  # busy when it hears that it has to end
     process_group.leave = lambda code: (time.sleep(1), os._exit(code))
@@ -260,7 +260,7 @@ def test_processes_that_end_one_after_the_other_raise_no_alarm():
 )
 def test_mistakes(arguments, message):
     cluster = distributed.ClusterAddress(*arguments, timeout_s=1, heartbeat_s=1)
-    with pytest.raises(UserError, match=message), distributed.joined_run(cluster, dict, dict):
+    with pytest.raises(UserError, match=message), distributed.join_run(cluster, dict, dict):
         pass
 
 
@@ -268,10 +268,10 @@ def test_a_port_that_is_taken_is_named():
     port, offset = free_port(), 1
     cluster = distributed.ClusterAddress(f'localhost:{port}', 1, 0, timeout_s=1, heartbeat_s=1)
     with (
-        roll_call.listening(port + offset),
+        roll_call.open_server(port + offset),
         pytest.raises(UserError, match=f'port {port + offset} cannot be used'),
     ):
-        with distributed.joined_run(cluster, dict, dict):
+        with distributed.join_run(cluster, dict, dict):
             pass
 
 

@@ -12,7 +12,7 @@ from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface
 from bert_jax.costs import flops
 from bert_jax.model import heads
-from bert_jax.model.blocks.block import parts_of
+from bert_jax.model.blocks.block import make_parts
 from bert_jax.model.partition import RULES
 from tests.helpers.numpy_bert import noisy_params
 from tests.helpers.tiny import tiny_config
@@ -22,7 +22,7 @@ PRE = tiny_config(norm='pre', use_bias=False, positions='none')
 
 def test_a_part_names_all_matrices_of_its_block():
     layers = noisy_params(heads.Pretraining(PRE))['encoder']['layers']
-    shapes = {name: shape for part in parts_of(PRE) for name, shape in part.shapes().items()}
+    shapes = {name: shape for part in make_parts(PRE) for name, shape in part.shapes().items()}
     assert {k: v['kernel'].shape[1:] for k, v in layers.items() if 'kernel' in v} == shapes
     assert not any('bias' in leaves for leaves in layers.values())
     assert {'final_norm', 'embeddings', 'layers', 'pooler'} == flops.count_by_part(PRE).keys() - {

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.model import dropout as dropout_module
 from bert_jax.model import heads
-from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, rounded, threefry
+from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, list_rounded_rates, threefry
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.tiny import tiny_config
 
@@ -105,7 +105,7 @@ def test_places_of_one_shape_share_the_trace_of_their_bits():
     ],
 )
 def test_a_rate_that_becomes_another_is_said(rate, generator, had):
-    said = rounded({'head_dropout': rate}, generator)
+    said = list_rounded_rates({'head_dropout': rate}, generator)
     assert [re.findall(r' becomes ([^,]+)', line)[0] for line in said] == had
 
 

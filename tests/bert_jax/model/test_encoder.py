@@ -11,7 +11,7 @@ from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, partition
 from bert_jax.model.blocks.block import Block
-from bert_jax.model.embeddings import padded_vocab
+from bert_jax.model.embeddings import pad_vocab
 from bert_jax.model.encoder import Packing
 from bert_jax.train.state import init_params
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
@@ -96,7 +96,7 @@ def test_initial_parameters_are_berts():
     kernel, word, scale, bias = jax.device_get(leaves())
     assert np.abs(kernel).max() <= 0.04  # resampled beyond two deviations, as TensorFlow does
     assert abs(kernel.std() - 0.0176) < 2e-4  # 0.02 * 0.8796: truncation is not rescaled
-    assert padded_vocab(1000) == 1024 and not word[1000:].any() and word[:1000].any(axis=1).all()
+    assert pad_vocab(1000) == 1024 and not word[1000:].any() and word[:1000].any(axis=1).all()
     assert np.all(scale == 1) and not bias.any()
 
 
@@ -108,8 +108,8 @@ def test_on_a_mesh_that_splits_the_kernels_of_the_bilstm():
     batch = make_batch(config, 4, 10)
     params = noisy_params(model)
     with jax.set_mesh(mesh):
-        placed = jax.device_put(params, partition.shardings(params, mesh))
-        _, nsp = jax.jit(model.apply)({'params': placed}, sharding.place(batch, mesh, 4))
+        placed = jax.device_put(params, partition.choose_shardings(params, mesh))
+        _, nsp = jax.jit(model.apply)({'params': placed}, sharding.place_batch(batch, mesh, 4))
     np.testing.assert_allclose(nsp, numpy_forward(params, config, batch)[3], atol=2e-5)
     kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']
     assert kernel.sharding.shard_shape(kernel.shape) == (16 // 4, 8)

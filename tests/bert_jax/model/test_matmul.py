@@ -12,10 +12,10 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.mesh import before_jax
 from bert_jax.model.blocks.matmul import (
+    choose_inference_dtype,
+    choose_inference_products,
     choose_matmul_dtype,
     dot_general,
-    in_inference,
-    inference_dtype,
 )
 
 RNG = np.random.RandomState(0)
@@ -62,10 +62,10 @@ def test_auto_follows_the_processor_and_a_name_overrules_it(
 
 def test_a_model_that_answers_computes_as_the_processor_is_fast_in(monkeypatch):
     # On a CPU bfloat16 is for products alone.
-    assert in_inference('bfloat16', 'cpu') == (jnp.float32, 'bfloat16')
-    assert in_inference('bfloat16', 'gpu') == ('bfloat16', None)
+    assert choose_inference_products('bfloat16', 'cpu') == (jnp.float32, 'bfloat16')
+    assert choose_inference_products('bfloat16', 'gpu') == ('bfloat16', None)
     for flags, wanted in (('amx_bf16', 'bfloat16'), ('avx2', 'float32')):
         monkeypatch.setattr(before_jax, 'read_processor_flags', lambda: frozenset(flags.split()))
-        assert inference_dtype('auto') == wanted
+        assert choose_inference_dtype('auto') == wanted
     with pytest.raises(UserError, match="'half' must be auto, float32 or bfloat16"):
-        inference_dtype('half')
+        choose_inference_dtype('half')

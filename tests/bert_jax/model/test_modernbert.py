@@ -15,9 +15,9 @@ from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout, partition
-from bert_jax.model.blocks.block import find_cycle, kind_of
+from bert_jax.model.blocks.block import find_cycle, find_kind
 from bert_jax.model.dropout import DropoutRng
-from bert_jax.train.state import init_params, parameter_count
+from bert_jax.train.state import count_weights, init_params
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.trees import assert_same
 
@@ -50,7 +50,7 @@ def test_golden_parameter_counts(name):
 )
 def test_a_loop_repeats_the_kinds_of_blocks(layers, cycle):
     config = tiny(num_layers=layers)
-    assert find_cycle(tuple(kind_of(config, i) for i in range(layers))) == cycle
+    assert find_cycle(tuple(find_kind(config, i) for i in range(layers))) == cycle
 
 
 def test_a_loop_computes_what_blocks_in_turn_compute():
@@ -67,8 +67,10 @@ def test_a_loop_computes_what_blocks_in_turn_compute():
             logits = module.apply({'params': params}, batch, rng)[0][..., : config.vocab_size]
             return jnp.square(logits).mean()
 
-        value, gradient = jax.jit(jax.value_and_grad(loss))(layout.for_program(params, is_scanned))
-        values.append((value, layout.stacked(gradient)))
+        value, gradient = jax.jit(jax.value_and_grad(loss))(
+            layout.arrange_for_program(params, is_scanned)
+        )
+        values.append((value, layout.stack_blocks(gradient)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-4), *values)
 
 
@@ -77,10 +79,10 @@ def test_the_first_block_has_a_norm_less():
     blocks = params['encoder']['layers']
     assert blocks['attention_norm']['scale'].shape == (3, 16)
     assert blocks['output_norm']['scale'].shape == (4, 16)
-    apart = layout.separate(params)['encoder']['layers']
+    apart = layout.separate_blocks(params)['encoder']['layers']
     assert [('attention_norm' in apart[i]) for i in '0123'] == [False, True, True, True]
-    assert parameter_count(params, tiny()) == flops.count_parameters(tiny())
-    again = layout.stacked(layout.separate(params))
+    assert count_weights(params, tiny()) == flops.count_parameters(tiny())
+    again = layout.stack_blocks(layout.separate_blocks(params))
     assert_same(params, again)
 
 

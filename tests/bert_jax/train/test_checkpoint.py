@@ -25,13 +25,13 @@ from bert_jax.train.checkpoint import (
     Checkpoints,
     NoRoom,
     _load_item,
-    fingerprints,
+    describe_standing,
+    list_saved_steps,
     load_params,
-    saved_steps,
-    standing,
+    take_fingerprints,
 )
 from bert_jax.train.checkpoint_faults import Unreadable
-from bert_jax.train.state import fresh_state, load_params_into
+from bert_jax.train.state import load_params_into, make_state
 from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.numpy_bert import noisy_params
 from tests.helpers.tiny import tiny_config
@@ -44,8 +44,8 @@ MODEL = heads.Pretraining(tiny_config(num_layers=1))
 def make(seed: int = 1, **runtime):
     """A state on a mesh of eight devices."""
     mesh = construction.make_mesh(RuntimeConfig(**runtime))
-    state = fresh_state(noisy_params(MODEL, seed), OptimizerConfig())
-    return jax.device_put(state, partition.shardings(state, mesh))
+    state = make_state(noisy_params(MODEL, seed), OptimizerConfig())
+    return jax.device_put(state, partition.choose_shardings(state, mesh))
 
 
 def at(step: int):
@@ -111,7 +111,7 @@ def test_steps_that_are_chosen_are_kept_for_good(tmp_path):
     with Checkpoints(tmp_path, keep=1, keep_every=2) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(at(step), {'kind': 'pretrain'})
-    assert saved_steps(tmp_path) == [2, 3]
+    assert list_saved_steps(tmp_path) == [2, 3]
     assert load_params(tmp_path, 2)[1] == 2
 
 
@@ -119,7 +119,7 @@ def test_a_flipped_bit_is_never_restored(tmp_path):
     """Whatever bit is flipped, the step before is restored, or the bit was of no use to it."""
     state, checkpoints = saved(tmp_path)
     checkpoints.close()
-    want, used = fingerprints(state.params), []
+    want, used = take_fingerprints(state.params), []
     whole = {path: path.read_bytes() for path in array_files(tmp_path, 2)}
     for share in np.linspace(0.05, 0.95, 4):
         for path, content in whole.items():
@@ -127,7 +127,7 @@ def test_a_flipped_bit_is_never_restored(tmp_path):
             damaged[int(share * len(content))] ^= 1
             path.write_bytes(damaged)
         params, step = load_params(tmp_path)
-        assert fingerprints(params) == want
+        assert take_fingerprints(params) == want
         used.append(step)
     assert 1 in used
     restored, meta = Checkpoints(tmp_path).restore(make(seed=2))  # the last damage still stands
@@ -186,7 +186,10 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_g
         for step in (3, 4):
             checkpoints.save(at(step), {'kind': 'pretrain'}, required=False)
         checkpoints.wait()
-        assert standing(tmp_path, 4) == 'NOT saved at step 4; the newest checkpoint is of step 2'
+        assert (
+            describe_standing(tmp_path, 4)
+            == 'NOT saved at step 4; the newest checkpoint is of step 2'
+        )
         said = r'limit on the size of files.*ulimit -f.*the newest checkpoint is of step 2'
         with pytest.raises(NoRoom, match=said):
             checkpoints.save(at(5), {'kind': 'pretrain'})
@@ -199,8 +202,8 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_g
     assert sorted(os.listdir(tmp_path / 'checkpoints')) == ['1', '2']
     checkpoints.save(at(6), {'kind': 'pretrain'}, required=False)
     checkpoints.close()
-    assert saved_steps(tmp_path) == [2, 6] == checkpoints.steps()
-    assert standing(tmp_path, 6) == 'saved at step 6'
+    assert list_saved_steps(tmp_path) == [2, 6] == checkpoints.steps()
+    assert describe_standing(tmp_path, 6) == 'saved at step 6'
     assert 'Event loop is closed' not in capfd.readouterr().err
 
 
@@ -238,12 +241,12 @@ def test_the_best_is_kept_whenever_it_was_and_over_a_restart(tmp_path):
     assert not checkpoints.is_best(None) and not checkpoints.is_best((math.nan, 9.0))
     checkpoints.save(at(4), {})
     checkpoints.close()
-    assert saved_steps(tmp_path) == [2, 4]
+    assert list_saved_steps(tmp_path) == [2, 4]
     checkpoints = Checkpoints(tmp_path, keep=1)
     assert checkpoints.is_best((1.0, -9.0))  # of the next phase, whose losses are others
     checkpoints.save(at(5), {}, (1.0, -9.0))
     checkpoints.close()
-    assert saved_steps(tmp_path) == [5]
+    assert list_saved_steps(tmp_path) == [5]
 
 
 def cut(folder):
@@ -274,7 +277,7 @@ def test_a_damaged_checkpoint_is_set_aside_in_one_line(tmp_path, damage, caplog,
     files = sorted(path.name for path in (tmp_path / 'checkpoints' / '2').rglob('*'))
     checkpoints = Checkpoints(tmp_path)
     restored, _ = checkpoints.restore(make(seed=2))
-    assert int(restored.step) == 1 and checkpoints.steps() == [1] == saved_steps(tmp_path)
+    assert int(restored.step) == 1 and checkpoints.steps() == [1] == list_saved_steps(tmp_path)
     aside = tmp_path / 'checkpoints' / '2.damaged'
     assert sorted(path.name for path in aside.rglob('*')) == files
     (line,) = caplog.messages
@@ -350,7 +353,7 @@ def test_a_folder_that_may_not_be_looked_into_is_no_damage(tmp_path, monkeypatch
         with pytest.raises(Unreadable, match='2/params.*proves no damage'):
             read()
     checkpoints.close()
-    assert saved_steps(tmp_path) == [1, 2]
+    assert list_saved_steps(tmp_path) == [1, 2]
 
 
 def test_a_checkpoint_of_another_program_is_no_damage(tmp_path):
@@ -361,14 +364,14 @@ def test_a_checkpoint_of_another_program_is_no_damage(tmp_path):
     ):
         checkpoints.restore(target._replace(params={'more': state.step, **target.params}))
     checkpoints.close()
-    assert saved_steps(tmp_path) == [1, 2]
+    assert list_saved_steps(tmp_path) == [1, 2]
 
 
 def test_whatever_ends_a_run_the_save_under_way_is_on_the_disk(tmp_path):
     with pytest.raises(UserError, match='non-finite'), Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(at(7), {'kind': 'pretrain'})
         raise UserError('3 steps in a row had a non-finite loss')
-    assert saved_steps(tmp_path) == [7] and load_params(tmp_path)[1] == 7
+    assert list_saved_steps(tmp_path) == [7] and load_params(tmp_path)[1] == 7
 
 
 def test_a_step_that_a_running_run_removes_while_it_is_read_is_not_missed(tmp_path, monkeypatch):

@@ -62,10 +62,10 @@ def test_disagreement_is_half_of_both_divergences_and_pulls_each_side_to_the_oth
     a, b = rng.normal(0, 2, (2, 5, 3)).astype(np.float32)
     p, q = softmax(a), softmax(b)
     want = ((p - q) * np.log(p / q)).sum(-1) / 2
-    np.testing.assert_allclose(task_losses.disagreement(a, b), want, rtol=1e-5)
+    np.testing.assert_allclose(task_losses.measure_disagreement(a, b), want, rtol=1e-5)
 
     # Of a target that stays where it is the cross-entropy's own slope: the difference of softmaxes.
-    to_a, to_b = jax.grad(lambda a, b: task_losses.disagreement(a, b).sum(), (0, 1))(a, b)
+    to_a, to_b = jax.grad(lambda a, b: task_losses.measure_disagreement(a, b).sum(), (0, 1))(a, b)
     np.testing.assert_allclose(to_a, (p - q) / 2, atol=1e-6)
     np.testing.assert_allclose(to_b, (q - p) / 2, atol=1e-6)
 

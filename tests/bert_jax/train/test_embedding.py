@@ -21,7 +21,7 @@ from bert_jax.model import partition
 from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.losses.multiple_negatives import LOSSES, make_vector_objective
-from bert_jax.train.state import fresh_state
+from bert_jax.train.state import make_state
 from bert_jax.train.step import make_train_step
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.tiny import tiny_config
@@ -114,13 +114,13 @@ def stepped(config: EmbeddingConfig, mesh: dict | None = None, shards=False):
         dataclasses.replace(optimizer, weight_decay=0.0),
         shard_optimizer=shards,
     )
-    state = fresh_state(jax.device_put(noisy_params(model)), optimizer)
+    state = make_state(jax.device_put(noisy_params(model)), optimizer)
     count = math.prod((mesh or {'data_parallel': 1}).values())
     devices = construction.make_mesh(runtime, jax.devices()[:count])
     with jax.set_mesh(devices):
-        placed = jax.device_put(state, partition.shardings(state, devices, shards))
+        placed = jax.device_put(state, partition.choose_shardings(state, devices, shards))
         h = hparams_of(optimizer, 3, 10)
-        after, metrics = jax.jit(step)(placed, sharding.place(batch, devices, ROWS), h)
+        after, metrics = jax.jit(step)(placed, sharding.place_batch(batch, devices, ROWS), h)
     moments = [leaf for leaf in jax.tree.leaves(jax.device_get(after.opt_state)) if leaf.ndim]
     return float(metrics['loss'][0]), moments
 

@@ -90,7 +90,7 @@ def trained(folder, beats=99, evaluate=None, show=None, **options):
             context.show = show
         held = evaluate and loop.Evaluation(3, evaluate)
         rows = loop.prefetch(
-            batches(int(context.state.step)), lambda batch: sharding.place(batch, mesh, 8)
+            batches(int(context.state.step)), lambda batch: sharding.place_batch(batch, mesh, 8)
         )
         part = loop.Part(name='numbers', labels={'table': 'ten'}, **options)
         ended = loop.train_steps(context, step, rows, held, part)
@@ -164,7 +164,9 @@ def test_a_program_for_the_version_before_goes_on(tmp_path):
         tmp_path, config, fresh, mesh, tokenizer(), {'numbers': 10}, writers=lambda step: [lines]
     )
     with old as (run, begin):
-        rows = loop.prefetch(batches(int(begin.step)), lambda batch: sharding.place(batch, mesh, 8))
+        rows = loop.prefetch(
+            batches(int(begin.step)), lambda batch: sharding.place_batch(batch, mesh, 8)
+        )
         hparams = hparams_of(OPTIMIZER, 0, STEPS)
         labels = {'table': 'ten'}
         ended = loop.train(run, step, begin, rows, hparams, STEPS, name='numbers', labels=labels)

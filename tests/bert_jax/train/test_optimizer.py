@@ -19,10 +19,10 @@ from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece
 from bert_jax.configs.model.families.registry import FAMILIES
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
-from bert_jax.mesh.sharding import path_of
+from bert_jax.mesh.sharding import format_path
 from bert_jax.model import heads, layout
 from bert_jax.train import learning_rate
-from bert_jax.train.optimizer import decay_mask, layer_rates, make_optimizer
+from bert_jax.train.optimizer import compute_layer_rates, make_optimizer, mark_decayed
 from bert_jax.train.state import init_params
 
 L = 3
@@ -254,12 +254,12 @@ def test_stable_adamw_equals_the_published_algorithm_on_its_own_tensors(
     params = draw_tree(1.0)
     want = to_tensors(params)
     m, v = ({name: np.zeros_like(x) for name, x in want.items()} for _ in range(2))
-    params = layout.for_program(params, is_stacked)
+    params = layout.arrange_for_program(params, is_stacked)
     state, shrunk = make_optimizer(config, h, 0, model=model).init(params), set()
     for t in range(1, 21):
         # Now and then a gradient is much larger than those before.
         grads = draw_tree(50.0 if t % 6 == 5 else 0.5)
-        updates, state = update(layout.for_program(grads, is_stacked), state, params, t - 1)
+        updates, state = update(layout.arrange_for_program(grads, is_stacked), state, params, t - 1)
         params = jax.tree.map(np.add, params, updates)
         lr = 0.02 * ((t - 1) / 5 if t <= 5 else (21 - t) / 15)
         for name, g in to_tensors(grads).items():
@@ -274,7 +274,7 @@ def test_stable_adamw_equals_the_published_algorithm_on_its_own_tensors(
                 by = lr_t / 0.02 if decay == 'fully_decoupled' else lr_t
                 want[name] *= 1 - by * 0.1
             want[name] -= lr_t * m[name] / (np.sqrt(v[name]) + config.eps)
-        for name, got in to_tensors(layout.stacked(params)).items():
+        for name, got in to_tensors(layout.stack_blocks(params)).items():
             np.testing.assert_allclose(got, want[name], rtol=1e-4, atol=2e-6, err_msg=name)
     assert shrunk == want.keys()
     assert not np.any(params['encoder']['embeddings']['word'][WORDS:])
@@ -286,14 +286,14 @@ MODEL = ModelConfig(vocab_size=300, hidden_size=8, num_layers=4, num_heads=2, in
 def test_what_decays_and_what_has_which_rate_in_the_model_itself():
     params = jax.eval_shape(lambda: init_params(heads.Pretraining(MODEL), 0))
     flat = lambda tree: {
-        path_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        format_path(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
-    decayed = {name for name, decays in flat(decay_mask(params)).items() if decays}
+    decayed = {name for name, decays in flat(mark_decayed(params)).items() if decays}
     kernels = ('query', 'key', 'value', 'attention_output', 'intermediate', 'output')
     tables = {f'encoder/embeddings/{name}' for name in ('word', 'position', 'segment')}
     heads_ = {'encoder/pooler/kernel', 'mlm/transform/kernel', 'nsp/kernel'}
     assert decayed == tables | heads_ | {f'encoder/layers/{name}/kernel' for name in kernels}
-    rates = flat(layer_rates(OptimizerConfig(layer_decay=0.5, freeze_layers=1), params))
+    rates = flat(compute_layer_rates(OptimizerConfig(layer_decay=0.5, freeze_layers=1), params))
     assert rates['encoder/layers/query/kernel'].ravel().tolist() == [0, 0.125, 0.25, 0.5]
     assert {float(rates[name]) for name in tables | {'encoder/embeddings/norm/scale'}} == {0.03125}
     assert {float(rates[name]) for name in heads_ | {'mlm/bias', 'mlm/norm/scale'}} == {1.0}

@@ -25,7 +25,7 @@ from bert_jax.configs.schema import (
 from bert_jax.input_pipeline.tasks.classification import class_weights
 from bert_jax.mesh import construction, sharding
 from bert_jax.train.losses.distillation import choose_method
-from bert_jax.train.optimizer import layer_rates
+from bert_jax.train.optimizer import compute_layer_rates
 from tests.helpers.tiny import tiny_config
 
 
@@ -39,7 +39,9 @@ def freeze_in_pretraining() -> None:
 
 
 def freeze(layers: int) -> None:
-    layer_rates(OptimizerConfig(freeze_layers=layers), {'layers': {'bias': np.ones((4, 2))}})
+    compute_layer_rates(
+        OptimizerConfig(freeze_layers=layers), {'layers': {'bias': np.ones((4, 2))}}
+    )
 
 
 def tune(**options: Any) -> None:
@@ -76,7 +78,7 @@ def place_on_three() -> None:
 
 def divide_twelve() -> None:
     mesh = construction.make_mesh(RuntimeConfig())
-    assert sharding.local_rows(mesh, 32) == ((0, 32),) and len(jax.devices()) == 8
+    assert sharding.list_local_rows(mesh, 32) == ((0, 32),) and len(jax.devices()) == 8
     sharding.check_divides(mesh, 12, 1, 'phases.0.batch_size')
 
 

@@ -24,7 +24,7 @@ from bert_jax.train.dynamic_masking import DynamicMasking
 from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.losses.masked_lm import make_pretraining_objective
 from bert_jax.train.losses.objective import Objective
-from bert_jax.train.state import TrainState, fresh_state
+from bert_jax.train.state import TrainState, make_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 from tests.bert_jax.train.test_dynamic_masking import rows_of
 from tests.helpers.masking import MASK, VOCAB
@@ -59,10 +59,10 @@ def train(
         vocabulary_loss=runtime.vocabulary_loss,
     )
     shards = sharding.shards_update(runtime, mesh)
-    params = layout.for_program(noisy_params(model), runtime.scan_layers)
+    params = layout.arrange_for_program(noisy_params(model), runtime.scan_layers)
     # On the host first: the step takes the state's memory, of which two leaves may share some.
-    state = jax.device_get(fresh_state(params, optimizer))
-    state = jax.device_put(state, partition.shardings(state, mesh, shards))
+    state = jax.device_get(make_state(params, optimizer))
+    state = jax.device_put(state, partition.choose_shardings(state, mesh, shards))
     step = jit_train_step(
         make_train_step(
             make_pretraining_objective(model, nsp=True),
@@ -78,7 +78,7 @@ def train(
     scalars, sums = hparams_of(optimizer, 7, 100), []
     with jax.set_mesh(mesh):
         for batch in batches:
-            placed = sharding.place(batch, mesh, len(batch['input_ids']))
+            placed = sharding.place_batch(batch, mesh, len(batch['input_ids']))
             state, metrics = step(state, placed, scalars)
             sums.append(jax.device_get(metrics))
     assert step._cache_size() == 1  # one compilation, whatever the mesh
@@ -203,7 +203,7 @@ def test_a_non_finite_step_is_discarded_and_no_moment_is_copied():
     batch, h = make_batch(CONFIG), hparams_of(OPTIMIZER, 0, 10)
     params = noisy_params(model)
     # What is given away is in arrays of its own.
-    state = jax.tree.map(jnp.array, fresh_state(params, optimizer))
+    state = jax.tree.map(jnp.array, make_state(params, optimizer))
     step = make_train_step(make_pretraining_objective(model, nsp=True), optimizer)
     compiled = jit_train_step(step, state).lower(state, batch, h).compile()
     entry = compiled.as_text().partition('\nENTRY')[2]
@@ -227,7 +227,7 @@ def test_a_gradient_that_is_not_finite_is_discarded_though_the_loss_is():
     params = {'x': np.array([0.0, 4.0], np.float32)}
     step = jax.jit(make_train_step(objective, OPTIMIZER))
     batch = {'input_ids': np.zeros((8, 2), np.int32)}
-    after, metrics = step(fresh_state(params, OPTIMIZER), batch, hparams_of(OPTIMIZER, 0, 10))
+    after, metrics = step(make_state(params, OPTIMIZER), batch, hparams_of(OPTIMIZER, 0, 10))
     assert float(metrics['loss'][0]) == 2 and np.isinf(metrics['grad_norm'][0])
     assert (int(after.step), int(after.bad_steps)) == (1, 1)
     assert_same(after.params, params)

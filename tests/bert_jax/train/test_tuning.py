@@ -21,7 +21,7 @@ from bert_jax.conversion.trained_model import assemble_tuned, fold_tuned
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
-from bert_jax.train.state import fresh_state, init_params, joined, load_encoder, split
+from bert_jax.train.state import init_params, join_frozen, load_encoder, make_state, split_frozen
 from bert_jax.train.step import make_train_step
 from tests.helpers.numpy_bert import (
     ACTIVATION,
@@ -84,7 +84,7 @@ def applied(config: ModelConfig, params, batch):
 def test_as_many_weights_are_trained_as_published(config, options, count):
     config = tuned(config, **options)
     model = classifier(config)
-    trained, _ = jax.eval_shape(lambda: split(init_params(model, 0), config))
+    trained, _ = jax.eval_shape(lambda: split_frozen(init_params(model, 0), config))
     head = 2 * (config.hidden_size + 1)
     assert sum(leaf.size for leaf in jax.tree.leaves(trained)) - head == count
 
@@ -155,10 +155,10 @@ def test_a_fresh_start_is_the_source(options):
     """What is added changes nothing at first, or, of adapters, very little."""
     plain = shape_for(options)
     config, source = tuned(plain, **options), noisy_params(classifier(plain))
-    trained, frozen = split(jax.jit(lambda: init_params(classifier(config), 1))(), config)
-    state = fresh_state(trained, OptimizerConfig(), frozen)
+    trained, frozen = split_frozen(jax.jit(lambda: init_params(classifier(config), 1))(), config)
+    state = make_state(trained, OptimizerConfig(), frozen)
     state = load_encoder(state, source['encoder'], config, 'the source')
-    whole = {**joined(state.params, state.frozen), 'classifier': source['classifier']}
+    whole = {**join_frozen(state.params, state.frozen), 'classifier': source['classifier']}
     got, want = (
         applied(shape, params, make_batch(plain))
         for shape, params in ((config, whole), (plain, source))
@@ -176,10 +176,10 @@ def _moved(options, accumulation: int):
     shape = shape_for(dict(options))
     config = tuned(shape, **dict(options))
     model = classifier(config)
-    trained, frozen = split(noisy_params(model), config)
+    trained, frozen = split_frozen(noisy_params(model), config)
     optimizer = OptimizerConfig(peak_lr=0.01, warmup_steps=0, schedule='constant')
     as_arrays = lambda tree: jax.tree.map(jnp.asarray, tree)
-    state = fresh_state(as_arrays(trained), optimizer, as_arrays(frozen))
+    state = make_state(as_arrays(trained), optimizer, as_arrays(frozen))
     objective = task_heads.make_objective('classifier', model)
     step = make_train_step(objective, optimizer, accumulation)
     batch = make_batch(shape) | {'labels': np.array([0, 1, 1, 0], np.int32)}
@@ -210,10 +210,10 @@ def test_all_that_is_trained_moves_and_nothing_else(options):
 def test_assembled_and_folded_answer_as_the_run_did(options):
     before, after, config = moved(options)
     batch = make_batch(SMALL, seed=5)
-    want = applied(config, joined(after.params, after.frozen), batch)
+    want = applied(config, join_frozen(after.params, after.frozen), batch)
 
     # The encoder with all blocks in one stack, as a source has it.
-    whole = joined(before.params, before.frozen)
+    whole = join_frozen(before.params, before.frozen)
     encoder = traverse_util.flatten_dict(whole['encoder'], sep='/')
     below = {k: v for k, v in encoder.items() if k.startswith('below_layers/')}
     source = {

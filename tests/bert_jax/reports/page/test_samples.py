@@ -17,7 +17,8 @@ from bert_jax.reports.page.runs import Run, open_all
 from bert_jax.reports.page.samples import Hidden, find_hidden_words, samples
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train import checkpoint, pretraining_program
+from bert_jax.train import checkpoint
+from bert_jax.train.pretraining_program import PretrainingSetup
 from tests.helpers import jobs
 from tests.helpers.refusals import refused
 from tests.helpers.vocabularies import write_vocabulary
@@ -29,6 +30,12 @@ def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp('records')
     jobs.small_records(folder)
     return folder
+
+
+def begun(config):
+    """The state that a run begins with."""
+    mesh = construction.make_mesh(config.runtime)
+    return PretrainingSetup.from_config(config).make_state(mesh)
 
 
 @pytest.fixture(scope='module')
@@ -50,7 +57,7 @@ def workdir(records, tmp_path_factory):
     )
     Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')
-    state = pretraining_program.fresh_state(config, construction.make_mesh(config.runtime))
+    state = begun(config)
     changed = jax.tree.map(lambda x: -x, state.params)
     with checkpoint.Checkpoints(folder) as checkpoints:
         step = state.step + 10
@@ -95,8 +102,8 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
     first, now = used
     config = run_of(workdir).config
     assert isinstance(config, schema.PretrainConfig)
-    fresh = pretraining_program.fresh_state(config, construction.make_mesh(config.runtime)).params
-    fresh = layout.stacked(jax.device_get(fresh))
+    fresh = begun(config).params
+    fresh = layout.stack_blocks(jax.device_get(fresh))
     for key in ('encoder', 'mlm', 'nsp'):
         jax.tree.map(np.testing.assert_array_equal, first[key], fresh[key])
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(-a, b), first[key], now[key])

@@ -66,7 +66,7 @@ def test_report(finished, tmp_path, monkeypatch):
     word = {'before': 'it is ', 'word': 'b', 'after': ' c', 'first': [('d', 0.2), ('e', 0.1)]}
     words = {'texts': [{**word, 'now': [('b', 0.9), ('f', 0.1)]}], 'began': 'fresh', 'why': ''}
     guess, pages = Baselines(2.0, 0.5, 0.6, 2 / 3, 4, 3), []
-    monkeypatch.setattr('bert_jax.runs.pretraining.baselines.baselines', lambda _: guess)
+    monkeypatch.setattr('bert_jax.runs.pretraining.baselines.count_baselines', lambda _: guess)
     monkeypatch.setattr(score_table, 'fill_masked_words', lambda _: words)
     monkeypatch.setattr(page, 'write_report', lambda *args: pages.append(args) or 'report.html')
     text = report(finished, 'a text')

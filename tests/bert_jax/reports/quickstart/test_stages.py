@@ -10,7 +10,7 @@ import bert_jax
 from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import Store
-from bert_jax.configs.options import command_options
+from bert_jax.configs.options import list_command_options
 from bert_jax.launch import evaluate, finetune, preprocess, pretrain, train_vocab
 from bert_jax.reports.quickstart.stages import QuickstartOptions, Stages
 from bert_jax.runs.workdir.results import RunResult
@@ -72,7 +72,7 @@ def test_each_call_is_printed_as_a_command_with_flags_that_it_has(run, calls, ca
     ]
     assert [name for name, *_ in commands] == list(ACTIONS)
     for name, *words in commands:
-        flags = command_options(ACTIONS[name])
+        flags = list_command_options(ACTIONS[name])
         for word in words:
             flag = word.removeprefix('--').partition('=')[0]
             assert flag in flags or flag.removeprefix('no') in flags, (name, word)

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from bert_jax.configs.files.store import take_lock
+from bert_jax.configs.files.lock import take_lock
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from bert_jax.configs.studies.load_study import load_study
 from bert_jax.configs.studies.study import Column, Row, Study

@@ -18,7 +18,7 @@ from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import choose_feature_recipe
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.mesh import construction
-from bert_jax.model.bilstm import FeatureTagger, layers_of
+from bert_jax.model.bilstm import FeatureTagger, find_layers
 from bert_jax.runs.finetuning import encoder_cache
 from bert_jax.runs.sources import source
 from bert_jax.train import checkpoint
@@ -133,16 +133,19 @@ def test_the_tagger_equals_numpy(weigh):
 
 
 def test_layers():
-    assert [layers_of(name, 12) for name in ('embeddings', 'second_to_last', 'last')] == [
+    assert [find_layers(name, 12) for name in ('embeddings', 'second_to_last', 'last')] == [
         (0,),
         (11,),
         (12,),
     ]
-    assert layers_of('sum_last4', 6) == layers_of('concat_last4', 6) == (3, 4, 5, 6) and layers_of(
-        'sum_all', 3
-    ) == (1, 2, 3)
+    assert find_layers('sum_last4', 6) == find_layers('concat_last4', 6) == (
+        3,
+        4,
+        5,
+        6,
+    ) and find_layers('sum_all', 3) == (1, 2, 3)
     with refused('features=concat_last4 needs an encoder of 4 layers or more, and this one has 3'):
-        layers_of('concat_last4', 3)
+        find_layers('concat_last4', 3)
     for change in ('init=random', 'hidden_dropout=0.2', 'optimizer.freeze_layers=1'):
         with refused('for fine-tuning'):
             apply(choose_feature_recipe('names', 'last'), [change])

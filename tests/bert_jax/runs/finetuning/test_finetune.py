@@ -236,7 +236,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
         stopping_after(6, patch)
         fine_tuner.run(config, str(tmp_path / 'stopped'))
     assert stopped.value.code == 128 + signal.SIGTERM
-    assert checkpoint.saved_steps(tmp_path / 'stopped') == [6]
+    assert checkpoint.list_saved_steps(tmp_path / 'stopped') == [6]
     assert not (tmp_path / 'stopped/eval').exists()
     shutil.copytree(tmp_path / 'stopped/checkpoints/6', tmp_path / 'step6')
     fresh = tuner_of(task_file, encoder)
@@ -353,7 +353,7 @@ def test_the_runtime_settings_are_obeyed(tmp_path, fine_tuner, monkeypatch):
     changes = ['epochs=4', 'runtime.checkpoint_every=4', 'score_every=5']
     changes += ['runtime.keep_checkpoints=2', 'runtime.stall_minutes=7']
     fine_tuner.run(configuration(*changes), str(tmp_path / 'two'))
-    assert checkpoint.saved_steps(tmp_path / 'two') == [12, 15] and watched == [7]
+    assert checkpoint.list_saved_steps(tmp_path / 'two') == [12, 15] and watched == [7]
     assert len(beats) == 15 + 3 + 4  # steps, saves, and batches of dev: at 5, 10, 15 and the end
 
 

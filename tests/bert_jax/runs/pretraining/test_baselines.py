@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.input_pipeline.records import fields, shards
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.runs.pretraining.baselines import baselines, logged_baselines
+from bert_jax.runs.pretraining.baselines import count_baselines, log_baselines
 from tests.helpers.files import write_lines
 from tests.helpers.records import encoded
 
@@ -81,13 +81,13 @@ def test_baselines(record_folder):
     counts = collections.Counter({5: 6, 6: 2, 7: 1, 8: 1})
     held_out = [5, 9, 6, 5]  # what the masked places of HELD_OUT hid
     p = lambda token: (counts[token] + 1) / (sum(counts.values()) + len(WORDS))
-    found = baselines(str(record_folder))
+    found = count_baselines(str(record_folder))
     assert found.unigram_nll == pytest.approx(-sum(math.log(p(token)) for token in held_out) / 4)
     assert found.unigram_accuracy == 2 / 4
     assert found.nsp_accuracy == pytest.approx(2 / 3)
     assert found.nsp_nll == pytest.approx(-(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)))
     assert (found.masked, found.examples) == (4, 3)
-    first_two = baselines(str(record_folder), examples=2)
+    first_two = count_baselines(str(record_folder), examples=2)
     assert (first_two.masked, first_two.examples, first_two.nsp_accuracy) == (3, 2, 1.0)
     assert first_two.unigram_accuracy == pytest.approx(1 / 3)
 
@@ -96,5 +96,5 @@ def test_baselines(record_folder):
 def test_pairs_are_logged_only_where_they_are_trained_on(record_folder, caplog, nsp):
     tokenizer = Tokenizer.load(record_folder / 'tokenizer')
     with caplog.at_level('INFO'):
-        logged_baselines(str(record_folder), 0, tokenizer, nsp)
+        log_baselines(str(record_folder), 0, tokenizer, nsp)
     assert 'mlm_accuracy 0.500' in caplog.text and ('nsp' in caplog.text) == nsp

@@ -414,7 +414,7 @@ def test_a_closed_terminal_saves_as_sigterm_does_and_a_cut_file_is_told(folder, 
         arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/hung']
         done = commands.run('pretrain', *arguments, *(f'--set={c}' for c in SETTINGS))
     assert done.returncode == 128 + signal.SIGHUP, done.stderr
-    assert checkpoint.saved_steps(folder / 'hung') == [15]
+    assert checkpoint.list_saved_steps(folder / 'hung') == [15]
     (folder / 'hung' / 'metrics.jsonl').write_text('{"step": 10, "spl')
     said, log = pretrain(folder, (0, 'hung', []))
     assert said == ['0'] and 'the lines of steps 1 to 10 are missing' in log

@@ -13,7 +13,7 @@ from bert_jax.model import layout
 from bert_jax.runs.sources import moments
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import Checkpoints
-from bert_jax.train.pretraining_program import fresh_state
+from bert_jax.train.pretraining_program import PretrainingSetup
 from tests.helpers.refusals import refused
 
 
@@ -24,8 +24,8 @@ def adam_of(state):
 def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
     shutil.copytree(encoder, tmp_path / 'run', ignore=shutil.ignore_patterns('checkpoints'))
     config, rng = Workdir(encoder).config(), np.random.default_rng(0)
-    mesh = construction.make_mesh(construction.of_devices_here(config.runtime))
-    state = fresh_state(config, mesh)
+    mesh = construction.make_mesh(construction.fit_to_devices(config.runtime))
+    state = PretrainingSetup.from_config(config).make_state(mesh)
     drawn = jax.tree.map(
         lambda x: rng.integers(1, 99, x.shape).astype(x.dtype), jax.device_get(state.opt_state)
     )
@@ -38,17 +38,19 @@ def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
         optimizer=dataclasses.replace(config.optimizer, clip_norm=None, freeze_embeddings=True),
         runtime=dataclasses.replace(config.runtime, scan_layers=not config.runtime.scan_layers),
     )
-    got = moments.put_into(fresh_state(here, mesh), str(tmp_path / 'run'), 9)
+    got = moments.put_into(
+        PretrainingSetup.from_config(here).make_state(mesh), str(tmp_path / 'run'), 9
+    )
     assert int(got.step) == 0 and int(adam_of(got).count) == int(adam_of(there).count)
     for name in ('mu', 'nu'):
-        want, mine = (layout.stacked(getattr(adam_of(s), name)) for s in (there, got))
+        want, mine = (layout.stack_blocks(getattr(adam_of(s), name)) for s in (there, got))
         jax.tree.map(np.testing.assert_array_equal, mine, want)
 
 
 def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
     workdir = Workdir(encoder)
     config, tokenizer = workdir.config(), workdir.tokenizer()
-    moments.check(str(encoder), tokenizer, config)
+    moments.check(str(encoder), tokenizer, config.optimizer)
     other = dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, algorithm='lamb_albert')
     )
@@ -60,4 +62,4 @@ def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
         (str(encoder), other, 'whose moments are not those of lamb_albert'),
     ):
         with refused(said):
-            moments.check(name, tokenizer, settings)
+            moments.check(name, tokenizer, settings.optimizer)

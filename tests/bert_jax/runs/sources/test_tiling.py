@@ -10,10 +10,10 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.conversion.trained_model import Model
-from bert_jax.mesh.sharding import by_path
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import heads, layout
 from bert_jax.runs.sources import fitting, source, tiling
-from bert_jax.train.state import init_params, parameter_shapes
+from bert_jax.train.state import compute_parameter_shapes, init_params
 from tests.helpers import tiny_models
 from tests.helpers.refusals import refused
 from tests.helpers.tiny import tiny_config
@@ -40,7 +40,7 @@ def test_a_student_takes_blocks_that_are_evenly_spread():
     """Of twelve blocks those of DistilBERT (extract_distilbert.py)."""
     config = tiny_config(num_layers=12)
     params = jax.device_get(jax.jit(lambda: init_params(heads.Pretraining(config), 0))())
-    model = Model(config, layout.stacked(params), 'BertForPreTraining')
+    model = Model(config, layout.stack_blocks(params), 'BertForPreTraining')
     start = source.Source(model, tiny_models.tokenizer(), 'teacher', 7)
     small = dataclasses.replace(config, num_layers=6)
     made = tiling.resized(start, small, 'layers')
@@ -122,7 +122,7 @@ def test_the_norm_that_a_first_block_lacks_goes_and_comes():
     assert norms and all('/attention_norm/' in name for name in norms)
     for old, new, way in ((two, one, 'layers'), (two, one, 'tiling'), (one, two, 'tiling')):
         params = jax.device_get(jax.jit(lambda c=old: init_params(heads.Pretraining(c), 0))())
-        model = Model(old, layout.stacked(params), 'BertForPreTraining')
+        model = Model(old, layout.stack_blocks(params), 'BertForPreTraining')
         start = source.Source(model, tiny_models.tokenizer(), 'small', 7)
         made = traverse_util.flatten_dict(tiling.resized(start, new, way).params, sep='/')
         assert {name: leaf.shape for name, leaf in made.items()} == shapes_of(new)
@@ -131,5 +131,5 @@ def test_the_norm_that_a_first_block_lacks_goes_and_comes():
 
 
 def shapes_of(config):
-    shapes = by_path(parameter_shapes(heads.Pretraining(config)))
+    shapes = group_by_path(compute_parameter_shapes(heads.Pretraining(config)))
     return {name: leaf.shape for name, leaf in shapes.items()}
