@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,10 +39,19 @@ from bert_jax.configs.runtime import RuntimeConfig as RuntimeConfig
 from bert_jax.configs.section import Section, to_dict
 from bert_jax.configs.section import kinds as kinds  # callers know the schema alone
 
+Schedule = Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant']
+DecayShape = Literal['linear', 'one_minus_sqrt']
+# What a phase may have of its own, in place of the run's.
+_OF_SCHEDULE = ('schedule', 'peak_lr', 'end_lr', 'warmup_steps', 'decay_fraction', 'decay_shape')
+_OF_MODEL = ('rope_theta', 'local_rope_theta')
+
 
 @dataclass(frozen=True)
 class Phase(Section):
-    """One stretch of pre-training on records of one length."""
+    """One stretch of pre-training on records of one length.
+
+    The moments of the optimizer go on from one phase to the next.
+    """
 
     seq_len: int = option(
         128, 'length of the records; picks the --data directory with that seq_len', within=COUNT
@@ -59,6 +69,34 @@ class Phase(Section):
         'steps at each size below batch_size, with batch_warmup_from',
         within=COUNT,
     )
+    schedule: Schedule | None = newer(
+        None,
+        'as optimizer.schedule, of this phase alone: with it, or a setting below, the schedule'
+        " counts this phase's steps; none: all such phases share the run's",
+    )
+    peak_lr: float | None = newer(None, 'as optimizer.peak_lr', within=ABOVE_0)
+    end_lr: float | None = newer(None, 'as optimizer.end_lr', within=FROM_0)
+    warmup_steps: int | None = newer(None, 'as optimizer.warmup_steps', within=COUNT_OR_0)
+    decay_fraction: float | None = newer(None, 'as optimizer.decay_fraction', within=SHARE)
+    decay_shape: DecayShape | None = newer(None, 'as optimizer.decay_shape')
+    rope_theta: float | None = newer(None, 'as model.rope_theta', within='[1, 1e12]')
+    local_rope_theta: float | None = newer(None, 'as model.local_rope_theta', within='[1, 1e12]')
+    masked_lm_prob: float | None = newer(
+        None,
+        'share of tokens that are predicted, of records with masks drawn in training; at most the'
+        " records' own, which is taken where none is given",
+        within=SHARE,
+    )
+
+    @property
+    def has_schedule(self) -> bool:
+        """Tell whether the learning rate of this phase follows a schedule of its own."""
+        return any(getattr(self, name) is not None for name in _OF_SCHEDULE)
+
+    def find_changes(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return those of its settings of these names that are given."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def check(self) -> None:
         """Raise UserError where the batch cannot grow so."""
@@ -109,7 +147,7 @@ class OptimizerConfig(Section):
         ' trust ratio on biases and norms too',
     )
     peak_lr: float = option(1e-4, 'learning rate at the end of warm-up', within=ABOVE_0)
-    schedule: Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'] = option(
+    schedule: Schedule = option(
         'bert',
         'bert: linear decay counted from step 0, so that it jumps down a little after warm-up;'
         ' polynomial: that to a power; linear: no jump; wsd: constant, then down over the last'
@@ -128,7 +166,7 @@ class OptimizerConfig(Section):
     decay_fraction: float = option(
         0.2, 'wsd only: the share of all steps that decays', within=SHARE
     )
-    decay_shape: Literal['linear', 'one_minus_sqrt'] = newer(
+    decay_shape: DecayShape = newer(
         'linear',
         'wsd only: how it decays; one_minus_sqrt: fast at first, by 1 - sqrt of the share of its'
         ' steps that is done',
@@ -209,6 +247,11 @@ class PretrainConfig(Section):
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
     tuning: TuningConfig = later(TuningConfig)
     distillation: DistillationConfig = later(DistillationConfig)
+    budget: str = newer(
+        '',
+        'what the steps were chosen for, as tokens=5e9 or hours=40 of the command; a label only',
+        kind='runtime',
+    )
 
     @property
     def encoder(self) -> ModelConfig:
@@ -219,6 +262,38 @@ class PretrainConfig(Section):
     def total_steps(self) -> int:
         """Return the optimizer steps over all phases."""
         return sum(phase.steps for phase in self.phases)
+
+    def choose_model(self, number: int) -> ModelConfig:
+        """Return the model as it is in a phase, counted from 0: with its rotary bases."""
+        return dataclasses.replace(self.model, **self.phases[number].find_changes(_OF_MODEL))
+
+    def choose_optimizer(self, number: int) -> OptimizerConfig:
+        """Return the optimizer of a phase, counted from 0: with its schedule."""
+        changes = self.phases[number].find_changes(_OF_SCHEDULE)
+        return dataclasses.replace(self.optimizer, **changes)
+
+    def time_schedule(self, number: int) -> tuple[int, int]:
+        """Return what a phase's schedule counts, for its steps: from which on, and how many.
+
+        A schedule of its own counts its steps; the run's counts those of all other phases, as if
+        they followed each other.
+        """
+        phase, before = self.phases[number], self.phases[:number]
+        if phase.has_schedule:
+            return sum(each.steps for each in before), phase.steps
+        return (
+            sum(each.steps for each in before if each.has_schedule),
+            sum(each.steps for each in self.phases if not each.has_schedule),
+        )
+
+    def find_phase(self, step: int) -> int:
+        """Return the number of the phase, from 0, that has made the weights of that step."""
+        last = 0
+        for number, phase in enumerate(self.phases):
+            last += phase.steps
+            if step <= last:
+                return number
+        return len(self.phases) - 1
 
     def check(self) -> None:
         """Raise UserError where the fields contradict each other."""
@@ -263,11 +338,15 @@ class PretrainConfig(Section):
                 f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than'
                 f' model.num_layers={self.model.num_layers}: lower it'
             )
-        if self.optimizer.warmup_steps > self.total_steps:
-            raise UserError(
-                f'optimizer.warmup_steps={self.optimizer.warmup_steps} is more than the'
-                f' {self.total_steps} steps of all phases: lower it or train longer'
-            )
+        for i, phase in enumerate(self.phases):
+            self.choose_model(i)
+            warmup, (_, steps) = self.choose_optimizer(i).warmup_steps, self.time_schedule(i)
+            if warmup > steps:
+                name = f'phases.{i}' if phase.has_schedule else 'optimizer'
+                raise UserError(
+                    f'{name}.warmup_steps={warmup} is more than the {steps} steps of its schedule:'
+                    ' lower it or train longer'
+                )
 
 
 @dataclass(frozen=True)

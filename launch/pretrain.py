@@ -2,6 +2,7 @@
 
   bert-pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
   bert-pretrain --config=bert_mini_cpu --data=DIR --workdir=DIR --steps=5000
+  bert-pretrain --config=modernbert_base --data=DIR --workdir=DIR --tokens=5e9
 
 A preset takes its vocabulary and row lengths from the records, and its warm-up keeps its share of
 the steps. The same command again goes on from the newest checkpoint in the workdir.
@@ -10,6 +11,7 @@ the steps. The same command again goes on from the newest checkpoint in the work
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -40,10 +42,14 @@ class Pretrain(CommonFlags):
       config: a preset's name, a Python file with get_config() (it is run), or a saved config.json;
         in Python also the settings themselves. A preset takes its vocabulary and row lengths from
         the records.
-      data: records directory; give it once for each length that the phases need.
+      data: records directory; give it once for each length that the phases need. N=DIR: that of
+        phases.N, where several phases have one length.
       workdir: folder of this run: configuration, checkpoints, metrics (required).
       settings: changes one setting, as in --set optimizer.peak_lr=2e-5; in Python all of them, as
         {'optimizer.peak_lr': 2e-5}.
+      tokens: train for so many tokens, padding not counted: steps, warm-up, growth of the batch and
+        decay of all phases keep their proportions.
+      hours: likewise for so many hours of steps, whose rate is measured before the first one, once.
       init_from: start from these weights, at step 0 and with a new optimizer (but see --init_by): a
         workdir, a Hugging Face BERT directory or name, or a Google checkpoint; the shape of the
         model is theirs, all else is --config's.
@@ -73,6 +79,8 @@ class Pretrain(CommonFlags):
     workdir: Path | None = None
     _: KW_ONLY
     settings: Settings = option((), flag='set', settings=PretrainConfig)
+    tokens: float | None = option(None, bounds=(0, None))
+    hours: float | None = option(None, bounds=(0, None))
     init_from: Path | None = None
     init_by: Literal['weights', 'weights_and_moments', 'tiling', 'layers'] = 'weights'
     print_map: bool = False
@@ -108,6 +116,7 @@ class Pretrain(CommonFlags):
                     )
                 )
 
+            config = self.spend_hours(config, records)
             from bert_jax.runs.pretraining import train
 
             if self.dry_run:
@@ -152,10 +161,14 @@ class Pretrain(CommonFlags):
         Raises:
           UserError: they contradict each other, or the batch of a new run grows to its end.
         """
-        from bert_jax.runs.pretraining.records import list_record_settings, read_begun_settings
+        from bert_jax.runs.pretraining.records import (
+            list_directories,
+            list_record_settings,
+            read_begun_settings,
+        )
 
         config, is_preset = load.load_config(self.config, PretrainConfig)
-        data, named = list_paths(self.data), list_settings(self.settings)
+        data, named = list_directories(list_paths(self.data)), list_settings(self.settings)
         workdir = None if self.workdir is None else str(self.workdir)
         changes: list[str] = []
         if is_preset:
@@ -168,9 +181,49 @@ class Pretrain(CommonFlags):
             changes += shape_settings(str(self.init_from), data, workdir, self.init_by)
         changes += self.settings_of_flags(config, named)
         made = apply_settings(config, [*changes, *named], is_preset)
+        made = self._spend_tokens(made)
         if not begun:
             check_growth_ends(made)
         return made
+
+    def _spend_tokens(self, config: PretrainConfig) -> PretrainConfig:
+        """Return the settings with what the budget is, and the steps that tokens buy."""
+        from bert_jax.runs.pretraining import budget
+        from bert_jax.runs.pretraining.records import match_phases
+
+        label = budget.make_label(self.tokens, self.hours)
+        if not label:
+            return config
+        budget.refuse_steps(label, self.steps, self._list_named())
+        config = dataclasses.replace(config, budget=label)
+        begun = budget.take_begun(config, self.workdir)
+        if begun is not None or self.tokens is None:
+            return begun or config
+        records = match_phases(config, list_paths(self.data)) if self.data else []
+        return budget.fit_tokens(config, self.tokens, records, self._list_named())
+
+    def spend_hours(self, config: PretrainConfig, records: list[Records]) -> PretrainConfig:
+        """Return the settings with the steps that hours buy, measured unless a run has begun."""
+        from bert_jax.runs.pretraining import budget
+
+        if self.hours is None or budget.take_begun(config, self.workdir) is not None:
+            return config
+        seconds = budget.time_steps(config, records)
+        return budget.fit_hours(config, self.hours, seconds, self._list_named())
+
+    def _list_named(self) -> list[str]:
+        """Return the names of the settings that were given by --set."""
+        return [each.partition('=')[0].strip() for each in list_settings(self.settings)]
+
+    def settle(self) -> PretrainConfig:
+        """Return the settings of the run with its steps, which hours take measuring for."""
+        config = self.configure()
+        if self.hours is None:
+            return config
+        from bert_jax.runs.pretraining.records import match_phases
+
+        before_jax.set_up(self.deterministic)
+        return self.spend_hours(config, match_phases(config, list_paths(self.data)))
 
     def find_cluster(self) -> ClusterAddress | None:
         """Return how the processes of the run find each other; None where it is alone."""
@@ -208,15 +261,16 @@ class PrintConfig(Pretrain):
 
     def __call__(self) -> None:  # type: ignore[override]
         """Print them."""
-        print(schema.dumps(self.configure()), end='')
+        print(schema.dumps(self.settle()), end='')
 
 
 @dataclass(frozen=True)
 class PrintSchedule(Pretrain):
-    """Print the learning rate of a run that does not begin.
+    """Print the phases and the learning rate of a run that does not begin.
 
     Attributes:
-      print_schedule: print the learning rate of chosen steps and end; needs only --config.
+      print_schedule: print the phases, and the learning rate of chosen steps, and end; needs only
+        --config.
     """
 
     _: KW_ONLY
@@ -226,8 +280,8 @@ class PrintSchedule(Pretrain):
         """Print it."""
         from bert_jax.train.learning_rate import format_schedule
 
-        config = self.configure()
-        print(format_schedule(config.optimizer, [phase.steps for phase in config.phases]))
+        config = self.settle()
+        print(format_schedule(config))
 
 
 pretrain = make_function(Pretrain)

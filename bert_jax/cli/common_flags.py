@@ -145,18 +145,24 @@ def apply_settings(config: C, changes: Sequence[str], is_preset: bool = False) -
     def is_named(name: str) -> bool:
         return any(_same(change, name) for change in changes)
 
-    # Without a warm-up first: the preset's may be longer than the whole run.
-    without: list[str] = [] if is_named(_WARMUP) else [f'{_WARMUP}=0']
-    changed = apply(config, [*without, *changes])
+    # Without warm-ups first: the preset's may be longer than the whole run.
+    warmups: list[str] = [] if is_named(_WARMUP) else [_WARMUP]
+    for i, phase in enumerate(config.phases):
+        if phase.warmup_steps and not is_named(f'phases.{i}.warmup_steps'):
+            warmups.append(f'phases.{i}.warmup_steps')
+    changed = apply(config, [*(f'{name}=0' for name in warmups), *changes])
     scaled: list[str] = []
-    if without:
+    if _WARMUP in warmups:
         share = config.optimizer.warmup_steps / config.total_steps
         scaled.append(f'{_WARMUP}={round(share * changed.total_steps)}')
     for i, phase in enumerate(config.phases):
-        name = f'phases.{i}.{_GROWTH}'
-        if phase.batch_warmup_steps is not None and not is_named(name):
+        growth, warmup = f'phases.{i}.{_GROWTH}', f'phases.{i}.warmup_steps'
+        if phase.batch_warmup_steps is not None and not is_named(growth):
             share = phase.batch_warmup_steps / phase.steps
-            scaled.append(f'{name}={max(1, round(share * changed.phases[i].steps))}')
+            scaled.append(f'{growth}={max(1, round(share * changed.phases[i].steps))}')
+        if phase.warmup_steps and warmup in warmups:
+            share = phase.warmup_steps / phase.steps
+            scaled.append(f'{warmup}={round(share * changed.phases[i].steps)}')
     return apply(changed, scaled)
 
 

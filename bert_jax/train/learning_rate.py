@@ -7,16 +7,14 @@ parameters.
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.configs.schema import OptimizerConfig
+from bert_jax.configs.schema import OptimizerConfig, PretrainConfig
 
 
 class Hparams(NamedTuple):
@@ -26,14 +24,22 @@ class Hparams(NamedTuple):
     peak_lr: Any  # the highest rate, at the end of warm-up
     end_lr: Any  # what a schedule that decays comes down to
     warmup_steps: Any
-    total_steps: Any
+    total_steps: Any  # that the schedule counts
     weight_decay: Any
+    first_step: Any  # from which on it counts them
 
 
 def hparams_of(
-    config: OptimizerConfig, seed: int, total_steps: int, warmup_steps: int | None = None
+    config: OptimizerConfig,
+    seed: int,
+    total_steps: int,
+    warmup_steps: int | None = None,
+    first_step: int = 0,
 ) -> Hparams:
-    """Return the scalars of a run of `total_steps`; `warmup_steps` replaces the config's."""
+    """Return the scalars of steps from `first_step` on, of which the schedule counts `total_steps`.
+
+    `warmup_steps` replaces the config's.
+    """
     if warmup_steps is None:
         warmup_steps = config.warmup_steps
     return Hparams(
@@ -43,6 +49,7 @@ def hparams_of(
         warmup_steps=np.float32(warmup_steps),
         total_steps=np.float32(total_steps),
         weight_decay=np.float32(config.weight_decay),
+        first_step=np.float32(first_step),
     )
 
 
@@ -60,7 +67,7 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     """
     # Two clocks: the share of all steps that is left, from 1 to 0, and the way since the end of
     # warm-up, from 0 to 1.
-    t = jnp.asarray(step, jnp.float32)
+    t = jnp.asarray(step, jnp.float32) - h.first_step
     share_of_steps_left = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
     after = jnp.clip(
         (t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0
@@ -88,39 +95,56 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
 
 
-def list_rates(
-    config: OptimizerConfig, total_steps: int, borders: Iterable[int] = ()
-) -> list[tuple[int, float]]:
-    """List [(step, rate)] of chosen steps, counted from 1 as in the log.
+def list_rates(config: PretrainConfig) -> list[tuple[int, int, float]]:
+    """List (step, phase, rate) of chosen steps, counted from 1 as in the log; phases from 0.
 
     Step N is made at `learning_rate(N - 1)`. Chosen are the first, the last and twenty evenly
-    spaced steps, and those around the end of warm-up and each of `borders` (steps done by then).
+    spaced steps, and those around the ends of warm-ups and of phases.
     """
     # Steps as the schedule counts them, from 0.
-    chosen = {0, total_steps - 1}
-    chosen.update(i * total_steps // 20 for i in range(20))
-    for border in (config.warmup_steps, *borders):
-        chosen.update((border - 1, border, border + 1))
-    steps = np.array(sorted(step for step in chosen if 0 <= step < total_steps))
-    rates = learning_rate(config, hparams_of(config, 0, total_steps), steps)
-    return list(zip((steps + 1).tolist(), np.asarray(rates).tolist(), strict=True))
+    total = config.total_steps
+    chosen = {0, total - 1, *(i * total // 20 for i in range(20))}
+    ends = list(itertools.accumulate(phase.steps for phase in config.phases))
+    for number, end in enumerate(ends):
+        first, _ = config.time_schedule(number)
+        for border in (first + config.choose_optimizer(number).warmup_steps, end):
+            chosen.update((border - 1, border, border + 1))
+
+    rates = []
+    begin = 0
+    for number, end in enumerate(ends):
+        optimizer, (first, count) = config.choose_optimizer(number), config.time_schedule(number)
+        h = hparams_of(optimizer, 0, count, first_step=first)
+        steps = [step for step in sorted(chosen) if begin <= step < end]
+        of_phase = np.asarray(learning_rate(optimizer, h, np.array(steps)))
+        for step, rate in zip(steps, of_phase.tolist(), strict=True):
+            rates.append((step + 1, number, rate))
+        begin = end
+    return rates
 
 
-def format_schedule(config: OptimizerConfig, phase_steps: Sequence[int]) -> str:
-    """Return the table of step (from 1, as in the log), phase and learning rate.
-
-    Args:
-      config: the settings.
-      phase_steps: the steps of each phase.
-    """
-    # Ends of phases are shown too, with the points where the schedule bends.
-    ends = list(itertools.accumulate(phase_steps))
-    lines = [
-        f'# {config.schedule}, {ends[-1]} steps, warm-up {config.warmup_steps}',
+def format_schedule(config: PretrainConfig) -> str:
+    """Return a line for each phase, and the table of step (from 1), phase and learning rate."""
+    lines = []
+    shared = sum(phase.steps for phase in config.phases if not phase.has_schedule)
+    if shared:
+        optimizer = config.optimizer
+        lines = [f'# {optimizer.schedule}, {shared} steps, warm-up {optimizer.warmup_steps}']
+    for number, phase in enumerate(config.phases):
+        line = (
+            f'# phase {number}: {phase.steps} steps of {phase.batch_size} rows of {phase.seq_len}'
+        )
+        if phase.batch_warmup_from is not None:
+            line += f', from {phase.batch_warmup_from} rows on over {phase.growth_steps} steps'
+        if phase.has_schedule:
+            optimizer = config.choose_optimizer(number)
+            line += f'; {optimizer.schedule}, warm-up {optimizer.warmup_steps}'
+        lines.append(line)
+    lines += [
         '# step N is the N-th, as in the log and metrics.jsonl: the rate is the one that it is made'
         ' at',
         f'{"step":>10}  phase  learning_rate',
     ]
-    for step, rate in list_rates(config, ends[-1], ends[:-1]):
-        lines.append(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
+    for step, number, rate in list_rates(config):
+        lines.append(f'{step:10}  {number:5}  {rate:.6e}')
     return '\n'.join(lines)

@@ -97,14 +97,16 @@ class PretrainingSetup:
     distillation: Distillation | None
 
     @classmethod
-    def from_config(cls, config: PretrainConfig) -> Self:
-        """Make it of the settings of a run."""
+    def from_config(cls, config: PretrainConfig, phase: int = 0) -> Self:
+        """Make it of the settings of a run, as they are in a phase, counted from 0."""
+        model, optimizer = config.choose_model(phase), config.choose_optimizer(phase)
+        first, steps = config.time_schedule(phase)
         return cls(
-            config.model,
-            config.encoder,
-            config.optimizer,
+            model,
+            model.tuned(config.tuning),
+            optimizer,
             config.runtime,
-            hparams_of(config.optimizer, config.seed, config.total_steps),
+            hparams_of(optimizer, config.seed, steps, first_step=first),
             config.seed,
             config.pair_loss,
             choose_method(config.distillation),

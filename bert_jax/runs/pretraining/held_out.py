@@ -145,7 +145,7 @@ def make_evaluation(
     """Make the evaluation of a phase, and note what guessing scores; None without any records."""
     if not data.records.manifest.records('eval'):
         return None
-    runtime, nsp = context.runtime, data.records.kind().nsp and pair_loss
+    runtime, nsp = context.runtime, data.kind.nsp and pair_loss
     evaluate = HeldOutEvaluation(data, eval_step, runtime.eval_batches, nsp, context.heartbeat)
     if processes.is_lead_process():
         scores = evaluate.guess.by_metric(nsp)
@@ -171,7 +171,8 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     mesh = construction.make_mesh(construction.fit_to_devices(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
     setup = PretrainingSetup.from_config(
-        dataclasses.replace(config, tuning=source.model.tuning, distillation=DistillationConfig())
+        dataclasses.replace(config, tuning=source.model.tuning, distillation=DistillationConfig()),
+        config.find_phase(source.step),
     )
     objective = setup.make_objective(setup.make_model(), manifest.objective in ('nsp', 'sop'))
     eval_step = jax.jit(make_eval_step(objective))

@@ -7,6 +7,7 @@ trained.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,12 +19,15 @@ from bert_jax.configs.schema import Phase, PretrainConfig
 from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import sharding
+from bert_jax.runs.pretraining.budget import make_growth
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.workdir import word_vectors
+from bert_jax.train.dynamic_masking import DynamicMasking
 from bert_jax.train.gradient_accumulation import number_filled_rows, number_rows
 from bert_jax.train.learning_rate import traced_seed
 from bert_jax.train.loop import prefetch
 from bert_jax.train.losses.objective import Batch
+from bert_jax.train.pretraining_program import InputKind
 from bert_jax.train.step import draw_masks
 
 if TYPE_CHECKING:
@@ -66,6 +70,11 @@ class PhaseData:
         """Return the number of the run's step with which the phase ends."""
         return self.first + self.phase.steps
 
+    @functools.cached_property
+    def kind(self) -> InputKind:
+        """Return what the program must know of its rows."""
+        return self.records.kind(self.phase.masked_lm_prob)
+
     def stream(self, split: str) -> RecordStream:
         """Open the rows of a split that this process puts on its devices."""
         size = self.phase.batch_size
@@ -103,6 +112,13 @@ class PhaseData:
         numbered = zip(stream.batches(step - self.first), itertools.count(step))
         return prefetch(numbered, lambda pair: self.place(*pair))
 
+    def list_size_starts(self) -> list[int]:
+        """Return the run's steps (from 0) at which the batch has each of its sizes first."""
+        if self.growth is None:
+            return [self.first]
+        count = self.growth.full // self.growth.first
+        return [self.first + i * self.growth.steps for i in range(count)]
+
     def sizes(self, step: int) -> Iterator[int] | None:
         """Return the rows of each batch from the run's step `step` on; None where none grows."""
         if self.growth is None:
@@ -131,14 +147,7 @@ def make_phases(
     """
     phases, first = [], 0
     for number, phase in enumerate(config.phases):
-        growth = None
-        if phase.batch_warmup_from is not None and phase.batch_warmup_steps is not None:
-            growth = Growth(
-                phase.batch_warmup_from,
-                phase.batch_warmup_steps,
-                phase.batch_size,
-                config.runtime.accumulation,
-            )
+        growth = make_growth(phase, config.runtime.accumulation)
         data = PhaseData(
             number,
             first,
@@ -152,7 +161,9 @@ def make_phases(
             word_vectors.inputs(config.model, records[number].tokenizer),
             growth,
             teacher,
-            _make_mask(config.seed, records[number], growth) if teacher else None,
+            _make_mask(config.seed, records[number].kind(phase.masked_lm_prob).masking, growth)
+            if teacher
+            else None,
         )
         phases.append(data)
         first += phase.steps
@@ -160,10 +171,9 @@ def make_phases(
 
 
 def _make_mask(
-    seed: int, records: Records, growth: Growth | None
+    seed: int, masking: DynamicMasking | None, growth: Growth | None
 ) -> Callable[[Batch, Any], dict[str, jax.Array]] | None:
     """Make what masks a batch before a teacher reads it; None where records are masked."""
-    masking = records.kind().masking
     if masking is None:
         return None
 

@@ -53,8 +53,11 @@ class Records:
         """Read the copy of the tokenizer that the records were made with."""
         return Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
 
-    def kind(self) -> InputKind:
-        """Return what the program must know of their rows, the drawing of masks included."""
+    def kind(self, masked_lm_prob: float | None = None) -> InputKind:
+        """Return what the program must know of their rows, the drawing of masks included.
+
+        masked_lm_prob: the share of tokens that is predicted; None: as the records were made for.
+        """
         from bert_jax.train.dynamic_masking import DynamicMasking
         from bert_jax.train.pretraining_program import InputKind
 
@@ -64,7 +67,7 @@ class Records:
         if manifest.masking == 'dynamic':
             options, tokenizer = manifest.options, self.tokenizer
             masking = DynamicMasking(
-                options['masked_lm_prob'],
+                masked_lm_prob or options['masked_lm_prob'],
                 manifest.max_predictions,
                 tuple(options['mask_mix']),
                 options['whole_word'],
@@ -84,6 +87,10 @@ class Records:
 def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Records]:
     """Find the records of each phase, by seq_len.
 
+    Args:
+      config: the settings of the run.
+      directories: of records, or N=DIR for those of phases.N.
+
     Raises:
       UserError: a directory is missing, ambiguous, unused or unfit.
     """
@@ -91,7 +98,19 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
         raise UserError('--data: name the records directory (bert-preprocess makes one)')
 
     # Each directory by itself: may this model read it, does a phase want it, are its files whole.
-    candidates = [Records(d, Manifest.load(d)) for d in directories]
+    named: dict[int, Records] = {}
+    unnamed, candidates = [], []
+    for given in directories:
+        number, directory = split_phase(given)
+        records = Records(directory, Manifest.load(directory))
+        candidates.append(records)
+        if number is None:
+            unnamed.append(records)
+        elif number >= len(config.phases) or number in named:
+            last = len(config.phases) - 1
+            raise UserError(f'--data={given}: phases are 0 to {last}, each named once')
+        else:
+            named[number] = records
     for records in candidates:
         directory, manifest = records.directory, records.manifest
         if not config.model.holds(manifest.vocab_size):
@@ -122,15 +141,53 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
     # Each phase by its length: exactly one directory, or the user meant something else.
     chosen = []
     for i, phase in enumerate(config.phases):
-        fit = [r for r in candidates if r.manifest.seq_len == phase.seq_len]
+        several = [named[i]] if i in named else unnamed
+        fit = [r for r in several if r.manifest.seq_len == phase.seq_len]
         if len(fit) != 1:
-            lengths = [r.manifest.seq_len for r in candidates]
+            lengths = [r.manifest.seq_len for r in several]
             raise UserError(
                 f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have'
-                f' that length (theirs: {lengths}): give exactly one'
+                f' that length (theirs: {lengths}): give exactly one, or --data={i}=DIR'
             )
+        _check_share(i, phase, fit[0].manifest)
         chosen.append(fit[0])
+    unread = [r.directory for r in unnamed if r not in chosen]
+    if unread:
+        raise UserError(f'--data={unread[0]}: no phase reads it: leave it out')
     return chosen
+
+
+def split_phase(data: str) -> tuple[int | None, str]:
+    """Return the phase that N=DIR of --data names, or None, and the directory."""
+    number, equals, directory = data.partition('=')
+    if equals and number.isdecimal():
+        return int(number), directory
+    return None, data
+
+
+def list_directories(data: Sequence[str]) -> list[str]:
+    """Return the directories of --data, those of named phases in their order."""
+    given = sorted(map(split_phase, data), key=lambda pair: -1 if pair[0] is None else pair[0])
+    return [directory for _, directory in given]
+
+
+def _check_share(number: int, phase: Phase, manifest: Manifest) -> None:
+    """Raise UserError where a phase masks a share that its records have no room for."""
+    share = phase.masked_lm_prob
+    if share is None:
+        return
+    name = f'phases.{number}.masked_lm_prob={share}'
+    if manifest.masking == 'static':
+        raise UserError(
+            f'{name}: the records are masked already: make them with --masking=dynamic, or --set'
+            f' phases.{number}.masked_lm_prob=none'
+        )
+    most = manifest.options['masked_lm_prob']
+    if share > most:
+        raise UserError(
+            f'{name}: the records have room for {most}: lower it, or make them with'
+            f' --masked_lm_prob={share}'
+        )
 
 
 def list_record_settings(

@@ -121,7 +121,8 @@ def print_sizes(config: PretrainConfig, records: list[Records]) -> None:
     mesh = make_mesh(setup, config.phases, records)
     teacher = make_teacher(setup, records, mesh)
     for data in make_phases(config, records, mesh, teacher):
-        program = setup.make_program(data.records.kind(), mesh, grows=data.growth is not None)
+        setup = PretrainingSetup.from_config(config, data.number)
+        program = setup.make_program(data.kind, mesh, grows=data.growth is not None)
         # A real batch, and not shapes alone: it is placed as in training, so the layouts are the
         # same. Compiled and not run: the state is a tree of shapes, which takes no memory.
         batch = data.place(next(data.stream('train').batches()), data.first)
@@ -188,8 +189,10 @@ def pretrain(
         signal = None
         for data in make_phases(config, records, mesh, teacher):
             if signal is None and int(context.state.step) < data.last:
-                grows = data.growth is not None
-                program = setup.make_program(data.records.kind(), mesh, grows=grows)
+                setup = PretrainingSetup.from_config(config, data.number)
+                setup = dataclasses.replace(setup, runtime=context.runtime)
+                context.hparams, grows = setup.hparams, data.growth is not None
+                program = setup.make_program(data.kind, mesh, grows=grows)
                 evaluation = make_evaluation(context, data, program.eval_step, setup.pair_loss)
                 stream = data.stream('train')
                 part = make_part(context, data, stream, setup.encoder)

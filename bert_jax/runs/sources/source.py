@@ -122,9 +122,10 @@ def shape_of(name: str) -> ModelConfig:
             return shape_of(peft.read_base_name(name))
         if huggingface.is_directory(name):
             return huggingface.read_shape(name)
-        workdir, _ = at_step(name)
+        workdir, step = at_step(name)
         workdir.check(_KINDS)
-        return workdir.model_config().tuned(TuningConfig())
+        step = workdir.newest_step() if step is None else step
+        return workdir.model_config(step).tuned(TuningConfig())
 
 
 def load_source(name: str | os.PathLike[str], print_map: bool = False) -> Source:
@@ -354,7 +355,7 @@ def _read_workdir(
 ) -> tuple[Reading, int]:
     """Read a workdir's newest checkpoint, or that of a named step; return it and its step."""
     # A feature-based run has no encoder of its own: refused before weights are read.
-    model, config = workdir.model_config(), workdir.config()
+    config = workdir.config()
     if isinstance(config, FeatureConfig):
         encoder = workdir.data(init_from=str)['init_from']
         raise UserError(
@@ -364,6 +365,7 @@ def _read_workdir(
 
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
     params, step = load_params(workdir, step_named)
+    model = workdir.model_config(step)
     if 'encoder' not in params:
         raise UserError(
             f'{workdir} holds no encoder: a network of words ({word_network.COMMAND}) is taken by'

@@ -117,11 +117,19 @@ def _same_past(before: Config, after: Config, done: int) -> bool:
     if borders[0] != borders[1] or done > after.total_steps:
         return False
 
-    # The learning rates of those steps: the same where the schedule did not depend on the end.
-    if after.optimizer.schedule == 'wsd':
-        # The decay is the run's last part; the shorter of both runs begins with it first.
-        steps = min(before.total_steps, after.total_steps)
-        return done <= (1 - after.optimizer.decay_fraction) * steps
-
-    # Linear and the like fall towards the last step from the start, so another end changes all.
-    return after.optimizer.schedule == 'constant'
+    # The learning rates of those steps: the same where the schedule did not depend on its end.
+    end = 0
+    for number, phase in enumerate(after.phases):
+        if end < done and number < len(before.phases):
+            end += phase.steps
+            steps = [config.time_schedule(number)[1] for config in (before, after)]
+            counted = min(done, end) - after.time_schedule(number)[0]
+            optimizer = after.choose_optimizer(number)
+            if steps[0] == steps[1] or optimizer.schedule == 'constant':
+                continue
+            # The decay is the last part; the shorter of both begins with it first. Linear and the
+            # like fall towards the last step from the start, so another end changes all.
+            decay = (1 - optimizer.decay_fraction) * min(steps)
+            if optimizer.schedule != 'wsd' or counted > decay:
+                return False
+    return True

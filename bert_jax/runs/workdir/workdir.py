@@ -199,11 +199,21 @@ class Workdir(os.PathLike[str]):
                 )
         return entries
 
-    def model_config(self) -> ModelConfig:
-        """Return the shape of the run's model. UserError where that cannot be read."""
+    def model_config(self, step: int | None = None) -> ModelConfig:
+        """Return the shape of the run's model.
+
+        Args:
+          step: of the weights, whose phase may have rotary bases of its own; None: as the settings
+            of all phases have them.
+
+        Raises:
+          UserError: it cannot be read.
+        """
         config = self.config()
         if isinstance(config, PretrainConfig):
-            return config.encoder
+            if step is None:
+                return config.encoder
+            return config.choose_model(config.find_phase(step)).tuned(config.tuning)
 
         # A fine-tuning configuration holds no shape: that is the encoder's it began with.
         source = self.data(model=dict)['model']

@@ -335,6 +335,6 @@ def test_the_papers_two_phases_have_the_papers_rates():
     Steps count from 1, as in the log: the 10,001st is the first after warm-up.
     """
     config = load('bert_base')
-    rates = dict(learning_rate.list_rates(config.optimizer, config.total_steps, [900_000]))
+    rates = {step: rate for step, _, rate in learning_rate.list_rates(config)}
     wanted = {1: 0.0, 10_000: 9.999e-5, 10_001: 9.9e-5, 900_001: 1e-5, 1_000_000: 1e-10}
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-4, abs=2e-12)
