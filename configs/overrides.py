@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from bert_jax.configs.errors import UserError, suggest
-from bert_jax.configs.model import own_parts
-from bert_jax.configs.model.tuning import Method
+from bert_jax.configs.model.tuning_config import Method
 from bert_jax.configs.options import (
     describe_fields,
     drop_none,
+    explain_unknown,
     find_item_type,
     is_outside,
+    is_registered,
     is_section,
 )
 from bert_jax.configs.schema import FinetuneConfig
@@ -159,9 +160,9 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         setting = name.rpartition('.')[2]
-        if text in choices or own_parts.is_registered(setting, text):
+        if text in choices or is_registered(setting, text):
             return text
-        if line := own_parts.explain_unknown(setting, text):
+        if line := explain_unknown(setting, text):
             raise UserError(f'{line}; ours are {", ".join(choices)}')
         raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{or_none}')
 

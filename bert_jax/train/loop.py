@@ -298,7 +298,8 @@ def _end_of_batches(context: Surroundings, part: Part, step: int, last: int) -> 
         context.checkpoints.wait()
     standing = context.checkpoints.describe_standing(step)
     return UserError(
-        f'{part.name}: the batches ended after step {step} of {last}; {standing}: give batches that do not end, or fewer steps'
+        f'{part.name}: the batches ended after step {step} of {last}; {standing}: give'
+        ' batches that do not end, or fewer steps'
     )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import embeddings
+from bert_jax.configs.model import embedding_kinds
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import format_path, group_by_path
 from bert_jax.model import layout
@@ -33,7 +33,9 @@ from bert_jax.train.learning_rate import Hparams, learning_rate
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed, but not a network of words:
 # its own code trains it without, and frozen it must not move.
-_NETWORKS = [f'(^|/){kind.network}/' for kind in embeddings.EMBEDDINGS.values() if kind.network]
+_NETWORKS = [
+    f'(^|/){kind.network}/' for kind in embedding_kinds.EMBEDDINGS.values() if kind.network
+]
 NOT_DECAYED = re.compile('|'.join(['(bias|scale)$', *_NETWORKS]))
 # The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')

@@ -3,7 +3,7 @@
 Owns the fields of an entry, and how a table of modules names each array in another program, also
 an array that is fused there with others or in several pieces. It must not know files:
 bert_jax/conversion reads and writes those. A family is a file beside this one, which makes an
-entry, and its line in `FAMILIES` (registry.py).
+entry, and its line in `FAMILIES` of configs/model/model_config.py.
 """
 
 from __future__ import annotations

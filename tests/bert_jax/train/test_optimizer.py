@@ -17,7 +17,7 @@ from flax import traverse_util
 from bert_jax.configs.load import load
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece
-from bert_jax.configs.model.families.registry import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import format_path
 from bert_jax.model import heads, layout

@@ -15,7 +15,7 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.configs.load import load
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.conversion.trained_model import assemble_tuned, fold_tuned
 from bert_jax.model import heads
