@@ -209,10 +209,10 @@ def check_intervals(options: Any) -> None:
     for name, _, _, option in describe_fields(type(options)):
         value = getattr(options, name)
         if option and is_outside(value, option):
-            raise UserError(f'--{name}={value}: must be {_in_words(str(option.within))}')
+            raise UserError(f'--{name}={value}: must be {_describe_interval(str(option.within))}')
 
 
-def _in_words(interval: str) -> str:
+def _describe_interval(interval: str) -> str:
     """Word an interval as a rule: 'from 1 to 8' for '[1, 8]', 'at least 0' for '[0, inf)'."""
     # '[1, 8]' -> low '1', high '8'; brackets that close include the end, as in mathematics.
     low, high = interval[1:-1].split(', ')

@@ -74,7 +74,7 @@ class CommonFlags(TrainingFlags):
         phases = config.phases if isinstance(config, PretrainConfig) else ()
         by_flag: dict[str, list[str]] = {}
         if self.steps is not None:
-            by_flag['steps'] = _steps(self.steps, [phase.steps for phase in phases])
+            by_flag['steps'] = _split_steps(self.steps, [phase.steps for phase in phases])
         if self.batch_size is not None:
             sections = [f'phases.{i}.' for i in range(len(phases))] or ['']
             by_flag['batch_size'] = [f'{name}batch_size={self.batch_size}' for name in sections]
@@ -86,7 +86,7 @@ class CommonFlags(TrainingFlags):
         # The last of two would win without a word.
         for flag, settings in by_flag.items():
             for name in (setting.partition('=')[0] for setting in settings):
-                if other := next((s for s in named if _same(s, name)), None):
+                if other := next((s for s in named if _is_same(s, name)), None):
                     raise UserError(f'--{flag} and --set {other} are one setting: give one of them')
         return [setting for settings in by_flag.values() for setting in settings]
 
@@ -115,7 +115,7 @@ class FinetuneFlags(CommonFlags):
         return super().settings_of_flags(config, named) + of_epochs
 
 
-def _steps(steps: int, shares: Sequence[int]) -> list[str]:
+def _split_steps(steps: int, shares: Sequence[int]) -> list[str]:
     """Return settings for that many steps: in all phases, whose present `shares` they keep."""
     if not shares:
         return [f'steps={steps}']
@@ -128,7 +128,7 @@ def _steps(steps: int, shares: Sequence[int]) -> list[str]:
     return [f'phases.{i}.steps={part}' for i, part in enumerate(parts)]
 
 
-def _same(change: str, name: str) -> bool:
+def _is_same(change: str, name: str) -> bool:
     """Tell whether the change of --set is one of the setting `name`, or of all that holds it."""
     changed = change.partition('=')[0].strip()
     return changed == name or name.startswith(f'{changed}.')
@@ -144,7 +144,7 @@ def apply_settings(config: C, changes: Sequence[str], is_preset: bool = False) -
         return apply(config, changes)
 
     def is_named(name: str) -> bool:
-        return any(_same(change, name) for change in changes)
+        return any(_is_same(change, name) for change in changes)
 
     # Without a warm-up first: the preset's may be longer than the whole run.
     without: list[str] = [] if is_named(_WARMUP) else [f'{_WARMUP}=0']

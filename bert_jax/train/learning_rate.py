@@ -47,7 +47,7 @@ def hparams_of(
     )
 
 
-def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
+def compute_learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     """Return the learning rate at `step` (0-based): linear warm-up from 0, then the schedule.
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
@@ -89,8 +89,9 @@ def list_rates(
 ) -> list[tuple[int, float]]:
     """List [(step, rate)] of chosen steps, counted from 1 as in the log.
 
-    Step N is made at `learning_rate(N - 1)`. Chosen are the first, the last and twenty evenly
-    spaced steps, and those around the end of warm-up and each of `borders` (steps done by then).
+    Step N is made at `compute_learning_rate(N - 1)`. Chosen are the first, the last and twenty
+    evenly spaced steps, and those around the end of warm-up and each of `borders` (steps done by
+    then).
     """
     # Steps as the schedule counts them, from 0.
     chosen = {0, total_steps - 1}
@@ -98,7 +99,7 @@ def list_rates(
     for border in (config.warmup_steps, *borders):
         chosen.update((border - 1, border, border + 1))
     steps = np.array(sorted(step for step in chosen if 0 <= step < total_steps))
-    rates = learning_rate(config, hparams_of(config, 0, total_steps), steps)
+    rates = compute_learning_rate(config, hparams_of(config, 0, total_steps), steps)
     return list(zip((steps + 1).tolist(), np.asarray(rates).tolist(), strict=True))
 
 

@@ -31,7 +31,7 @@ from bert_jax.train.gradient_accumulation import (
     number_filled_rows,
     number_rows,
 )
-from bert_jax.train.learning_rate import Hparams, learning_rate
+from bert_jax.train.learning_rate import Hparams, compute_learning_rate
 from bert_jax.train.losses.objective import Batch, MetricSums, Objective, add_losses
 from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.state import TrainState, join_frozen
@@ -143,9 +143,8 @@ class _Step:
         )
         updates, opt_state = transformation.update(grads, state.opt_state, state.params)
         params = keep_finite(optax.apply_updates(state.params, updates), state.params)
-        if not isinstance(
-            self.optimizer, OptimizerConfig
-        ):  # those by settings keep their own state
+        # Those by settings keep their own state.
+        if not isinstance(self.optimizer, OptimizerConfig):
             opt_state = keep_finite(opt_state, state.opt_state)
 
         # In a row: the host stops a run that does not recover, which a single bad batch is not.
@@ -157,7 +156,7 @@ class _Step:
             'bad_steps': bad_steps.astype(jnp.float32),
         }
         if isinstance(self.optimizer, OptimizerConfig):
-            scalars['learning_rate'] = learning_rate(self.optimizer, h, state.step)
+            scalars['learning_rate'] = compute_learning_rate(self.optimizer, h, state.step)
         # The step counts a discarded step too: data and schedule go on.
         new_state = state._replace(
             params=params, opt_state=opt_state, step=state.step + 1, bad_steps=bad_steps

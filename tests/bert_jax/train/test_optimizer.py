@@ -325,7 +325,7 @@ RATES = {
 def test_learning_rate(settings, want):
     config = OptimizerConfig(**{'peak_lr': 1.0, 'warmup_steps': 10, 'power': 0.5, **settings})
     h = learning_rate.hparams_of(config, 0, 100)
-    found = learning_rate.learning_rate(config, h, np.array([*want])).tolist()
+    found = learning_rate.compute_learning_rate(config, h, np.array([*want])).tolist()
     assert found == pytest.approx([*want.values()], abs=1e-6)
 
 
