@@ -16,7 +16,7 @@ from typing import Any
 from absl import app
 
 from bert_jax.cli import log
-from bert_jax.cli.app import ending
+from bert_jax.cli.app import report_end
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
@@ -24,7 +24,7 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
 
     def call(argv: Sequence[str]) -> None:
         log.set_up()
-        with ending(pathlib.Path(sys.argv[0]).stem):
+        with report_end(pathlib.Path(sys.argv[0]).stem):
             main(argv)
 
     app.run(call)

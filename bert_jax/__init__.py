@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bert_jax.configs.model.own_parts import register_part
+    from bert_jax.configs.options import register_part
     from bert_jax.inference import Bert, Predictor
     from bert_jax.launch.evaluate import evaluate
     from bert_jax.launch.finetune import finetune
@@ -49,7 +49,7 @@ _MODULES = {
     'pretrain': 'launch.pretrain',
     'finetune': 'launch.finetune',
     'evaluate': 'launch.evaluate',
-    'register_part': 'configs.model.own_parts',
+    'register_part': 'configs.options',
     'RunContext': 'runs.workdir.run_context',
     'own_run': 'runs.workdir.run_context',
     'train_steps': 'train.loop',

@@ -35,10 +35,13 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
+import os
+import pathlib
 import re
+import runpy
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from bert_jax.configs.errors import UserError
@@ -206,10 +209,10 @@ def check_intervals(options: Any) -> None:
     for name, _, _, option in describe_fields(type(options)):
         value = getattr(options, name)
         if option and is_outside(value, option):
-            raise UserError(f'--{name}={value}: must be {_in_words(str(option.within))}')
+            raise UserError(f'--{name}={value}: must be {_describe_interval(str(option.within))}')
 
 
-def _in_words(interval: str) -> str:
+def _describe_interval(interval: str) -> str:
     """Word an interval as a rule: 'from 1 to 8' for '[1, 8]', 'at least 0' for '[0, inf)'."""
     # '[1, 8]' -> low '1', high '8'; brackets that close include the end, as in mathematics.
     low, high = interval[1:-1].split(', ')
@@ -240,3 +243,62 @@ def find_item_type(hint: Any) -> Any:
 def is_section(hint: Any) -> bool:
     """Tell whether a type is a dataclass, which has fields of its own."""
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+# Parts of one's own: a program adds names to those that a setting of the model may have.
+# config.json has the name alone, since what is read back from disk is data and is never run. A
+# program imports the file that registers it; for a command this variable names that file.
+PARTS_VARIABLE = 'BERT_JAX_PARTS'
+# {setting of ModelConfig: {name: class}}, filled by `register_part`.
+_OWN: dict[str, dict[str, Any]] = {
+    'norm_class': {}, 'positions': {}, 'feed_forward': {}, 'block': {},
+}  # fmt: skip
+_RUN: set[str] = set()  # files that were run
+
+
+def register_part(setting: str, name: str, part: type) -> None:
+    """Make a class of your own a value of a setting of the model, by a name.
+
+    Settings are saved with the name. Whoever opens the folder needs the class: a program calls this
+    first, and a command is told of the file that does by BERT_JAX_PARTS=FILE, which is run.
+
+    Args:
+      setting: norm_class, a module as `LayerNorm`; positions, a `Positions`; feed_forward, a `Part`
+        as `FeedForward`; or block, a `Block`.
+      name: the value, as in --set model.feed_forward=NAME.
+      part: the class.
+
+    Raises:
+      UserError: there is no such setting.
+    """
+    if setting not in _OWN:
+        raise UserError(f'register_part: {setting!r} is none of {", ".join(_OWN)}')
+    _OWN[setting][name] = part
+
+
+def is_registered(setting: str, name: object) -> bool:
+    """Tell whether `name` is a registered value of a setting; the user's file is run before."""
+    if setting not in _OWN:
+        return False
+    file = os.environ.get(PARTS_VARIABLE, '')
+    if file and file not in _RUN:
+        _RUN.add(file)
+        if not pathlib.Path(file).is_file():
+            raise UserError(f'{PARTS_VARIABLE}={file}: no such file')
+        runpy.run_path(file)
+    return name in _OWN[setting]
+
+
+def find_class(setting: str, name: str, ours: Mapping[str, Any]) -> Any:
+    """Return the class that a setting names: one of `ours`, or a registered one."""
+    return ours[name] if name in ours else _OWN[setting][name]
+
+
+def explain_unknown(setting: str, name: object) -> str:
+    """Return how a name of nobody's is told where parts of one's own may be; '' elsewhere."""
+    if setting not in _OWN or not isinstance(name, str):
+        return ''
+    return (
+        f'model.{setting}={name} is none of ours: where it is a part of your own, import the file'
+        f' that calls register_part for it, or name that file in {PARTS_VARIABLE}=FILE'
+    )

@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from bert_jax.configs.errors import UserError, suggest
-from bert_jax.configs.model import own_parts
-from bert_jax.configs.model.tuning import Method
+from bert_jax.configs.model.tuning_config import Method
 from bert_jax.configs.options import (
     describe_fields,
     drop_none,
+    explain_unknown,
     find_item_type,
     is_outside,
+    is_registered,
     is_section,
 )
 from bert_jax.configs.schema import FinetuneConfig
@@ -88,7 +89,7 @@ def apply(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str
     return type(config).from_json(data)
 
 
-def _meant(key: str, siblings: list[str], root: type) -> str:
+def _find_meant(key: str, siblings: list[str], root: type) -> str:
     """Return what a refusal of the unknown name `key` ends with: ' (did you mean ...?)', or ''.
 
     `siblings` are the names of its section, and `root` is the configuration's class. First that
@@ -131,7 +132,7 @@ def _put(data: Any, root: type[Section], name: str, text: str) -> None:
                 instead, reason = hint.replaced[step, text]
                 raise UserError(f'{name}={text} was removed ({reason}): use {instead}')
             if step not in fields:
-                meant = _meant(step, list(fields), root)
+                meant = _find_meant(step, list(fields), root)
                 raise UserError(
                     f'{name}: {hint.__name__} has no {step!r}{meant}; it has {", ".join(fields)}'
                 )
@@ -159,35 +160,35 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         setting = name.rpartition('.')[2]
-        if text in choices or own_parts.is_registered(setting, text):
+        if text in choices or is_registered(setting, text):
             return text
-        if line := own_parts.explain_unknown(setting, text):
+        if line := explain_unknown(setting, text):
             raise UserError(f'{line}; ours are {", ".join(choices)}')
         raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{or_none}')
 
     # Whatever has no parser of its own is a tuple of sections, which is written as JSON.
-    parse, expected = _PARSERS.get(kind) or (_items, 'a JSON list of objects')
+    parse, expected = _PARSERS.get(kind) or (_read_items, 'a JSON list of objects')
     try:
         return parse(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f'{name}={text}: must be {expected}{or_none}') from error
 
 
-def _items(text: str) -> list[dict[str, Any]]:
+def _read_items(text: str) -> list[dict[str, Any]]:
     items = json.loads(text)
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise ValueError(text)
     return items
 
 
-def _bool(text: str) -> bool:
+def _read_bool(text: str) -> bool:
     try:
         return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
     except KeyError:
         raise ValueError(text) from None
 
 
-def _int(text: str) -> int:
+def _read_int(text: str) -> int:
     """Return the integer that `text` spells: also 1_000, and 1e6 where it is whole."""
     try:
         # int first: a float has not all the digits of a large number.
@@ -199,7 +200,7 @@ def _int(text: str) -> int:
         return int(number)
 
 
-def _float(text: str) -> float:
+def _read_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)
@@ -207,9 +208,9 @@ def _float(text: str) -> float:
 
 
 _PARSERS = {
-    bool: (_bool, 'true or false'),
-    int: (_int, 'a whole number'),
-    float: (_float, 'a number'),
+    bool: (_read_bool, 'true or false'),
+    int: (_read_int, 'a whole number'),
+    float: (_read_float, 'a number'),
 }
 
 

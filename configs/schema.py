@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import parse
-from bert_jax.configs.model.distillation import DistillationConfig as DistillationConfig
 from bert_jax.configs.model.model_config import ModelConfig as ModelConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig as EmbeddingConfig
-from bert_jax.configs.model.tuning import TuningConfig as TuningConfig
+from bert_jax.configs.model.tuning_config import DistillationConfig as DistillationConfig
+from bert_jax.configs.model.tuning_config import TuningConfig as TuningConfig
 from bert_jax.configs.options import (
     ABOVE_0,
     COUNT,

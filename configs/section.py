@@ -19,13 +19,14 @@ from typing import Any, Literal, Self
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files import typed_json
-from bert_jax.configs.model import own_parts
 from bert_jax.configs.options import (
     NO_VALUE,
     Described,
     describe_fields,
+    explain_unknown,
     find_item_type,
     is_outside,
+    is_registered,
     is_section,
 )
 
@@ -61,8 +62,8 @@ class Section:
             value, hint = getattr(self, field.name), field.type
             # The type before the interval, which only numbers have; contradictions last, because
             # `check` may then rely on every field.
-            if not _matches(value, hint) and not own_parts.is_registered(field.name, value):
-                if line := own_parts.explain_unknown(field.name, value):
+            if not _matches(value, hint) and not is_registered(field.name, value):
+                if line := explain_unknown(field.name, value):
                     choices = ', '.join(map(str, typing.get_args(hint)))
                     raise UserError(f'{line}; ours are {choices}')
                 is_choice = typing.get_origin(hint) is Literal

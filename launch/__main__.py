@@ -35,7 +35,7 @@ _NAMES = tuple(name for names in COMMANDS.values() for name in names)
 def main() -> None:
     """Run the command that the first argument names, or list all of them."""
     name = sys.argv[1] if len(sys.argv) > 1 else '--help'
-    with app.ending('bert-jax'):
+    with app.report_end('bert-jax'):
         if name in ('--help', '-help', '-h'):
             print(listing())
             return

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.cli import app
-from bert_jax.cli.model_options import TrainedModel
+from bert_jax.cli.common_flags import TrainedModel
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Pooling
 from bert_jax.configs.options import option

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bert_jax.cli import app
-from bert_jax.cli.model_options import TrainedModel
+from bert_jax.cli.common_flags import TrainedModel
 from bert_jax.configs.errors import require_extra
 from bert_jax.configs.options import option
 

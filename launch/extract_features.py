@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from bert_jax.cli import app
-from bert_jax.cli.model_options import (
+from bert_jax.cli.common_flags import (
     SKIP_BAD_RECORDS,
     OnBadRecord,
     RecordFile,

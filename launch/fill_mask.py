@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.cli import app
-from bert_jax.cli.model_options import TrainedModel
+from bert_jax.cli.common_flags import TrainedModel
 from bert_jax.configs.options import option
 
 

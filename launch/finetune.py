@@ -24,7 +24,7 @@ from bert_jax.cli import app
 from bert_jax.cli.common_flags import FinetuneFlags
 from bert_jax.configs import load, schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.families.registry import RecipeName
+from bert_jax.configs.model.model_config import RecipeName
 from bert_jax.configs.options import option
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.mesh import before_jax

@@ -18,7 +18,7 @@ import json
 from dataclasses import dataclass
 
 from bert_jax.cli import app
-from bert_jax.cli.model_options import TrainedModel
+from bert_jax.cli.common_flags import TrainedModel
 from bert_jax.configs.model.sentence import Pooling
 from bert_jax.configs.options import option
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from bert_jax.cli import app
-from bert_jax.cli.model_options import RecordFile, TrainedModel
+from bert_jax.cli.common_flags import RecordFile, TrainedModel
 from bert_jax.configs.options import option
 
 

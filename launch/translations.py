@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bert_jax.cli import app
-from bert_jax.cli.model_options import TrainedModel
+from bert_jax.cli.common_flags import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)

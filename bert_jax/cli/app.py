@@ -62,17 +62,17 @@ def run(*actions: type) -> None:
     def parse(argv: Sequence[str]) -> list[str]:
         # What follows -- belongs to another program: its --help is not asked of us.
         ours = argv[1 : argv.index('--')] if '--' in argv else argv[1:]
-        with ending(program, after_interrupt):
+        with report_end(program, after_interrupt):
             commands.check_no_subcommand(program, ours)
             # Before the flags are parsed, of which others may be required.
             if {'--help', '-help', '-h'} & set(ours):
                 _tell(_write_help(actions, program))
             if '--version' in ours:
                 _tell(f'bert_jax {bert_jax.__version__}')
-            section = _section_asked(ours)
+            section = _find_section(ours)
             if settings_class and section is not None:
                 _tell(describe_settings(settings_class, section))
-            words = _parsed(argv, program, settings_class)
+            words = _parse(argv, program, settings_class)
             # What absl takes without a word. Surely a slip: --flag value.
             after = list(argv[argv.index('--') + 1 :]) if '--' in argv else []
             only_after = any(option.words.startswith('[--') for option in takes_words)
@@ -89,7 +89,7 @@ def run(*actions: type) -> None:
         return words
 
     def guarded(argv: Sequence[str]) -> int | None:
-        with ending(program, after_interrupt), _as_command():
+        with report_end(program, after_interrupt), _mark_as_command():
             result = flags.read(actions, tuple(argv[1:]))()
             if isinstance(result, int):
                 return result
@@ -110,7 +110,7 @@ def in_command() -> bool:
 
 
 @contextlib.contextmanager
-def _as_command() -> Iterator[None]:
+def _mark_as_command() -> Iterator[None]:
     global _IN_COMMAND
     before, _IN_COMMAND = _IN_COMMAND, True
     try:
@@ -119,7 +119,7 @@ def _as_command() -> Iterator[None]:
         _IN_COMMAND = before
 
 
-def _section_asked(words: Sequence[str]) -> str | None:
+def _find_section(words: Sequence[str]) -> str | None:
     """Return what --help_settings names in `words`; '' for all, None if it is not there."""
     for word, after in zip(words, [*words[1:], '-']):
         name, equals, section = word.partition('=')
@@ -129,7 +129,7 @@ def _section_asked(words: Sequence[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def ending(program: str, after_interrupt: str = '') -> Iterator[None]:
+def report_end(program: str, after_interrupt: str = '') -> Iterator[None]:
     """End the program, in one line, for what is no defect of ours.
 
     Args:
@@ -154,7 +154,7 @@ def ending(program: str, after_interrupt: str = '') -> Iterator[None]:
         sys.exit(141)
     # What the machine lacks is no defect either; everything else keeps its traceback.
     except Exception as error:
-        line = _too_little(error)
+        line = _explain_shortage(error)
         if line is None:
             raise
         if sys.stdout is not None:
@@ -195,7 +195,7 @@ def console() -> None:
     # One entry for all commands, which reads its own name; alter_sys, so that `main.__module__` is
     # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
-    with ending(f'bert-{name}'):
+    with report_end(f'bert-{name}'):
         module = commands.find_module(name)
     runpy.run_module(module, run_name='__main__', alter_sys=True)
 
@@ -287,7 +287,7 @@ def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> N
     sys.exit(exit_code)
 
 
-def _parsed(argv: Sequence[str], program: str, settings: type[Section] | None) -> list[str]:
+def _parse(argv: Sequence[str], program: str, settings: type[Section] | None) -> list[str]:
     """Parse the flags, and return what is none of them."""
     try:
         return absl_flags.FLAGS(argv)
@@ -327,7 +327,7 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
     return f'--{flag}: {command} has no such flag{meant and "; "}{meant} (see --help)'
 
 
-def _too_little(error: BaseException) -> str | None:
+def _explain_shortage(error: BaseException) -> str | None:
     """Return the line for a full disk, too little memory, and what may not or cannot be reached.
 
     `error` is it, or was caused by it; None where it is neither.
@@ -348,7 +348,7 @@ def _too_little(error: BaseException) -> str | None:
             )
 
         # After the disk: a full one is named as such also where it was met over a network.
-        if unreachable := _unreachable(cause):
+        if unreachable := _explain_unreachable(cause):
             return unreachable
 
         # The host's memory, and after it the device's, which has other remedies.
@@ -369,7 +369,7 @@ def _too_little(error: BaseException) -> str | None:
     return None
 
 
-def _unreachable(error: BaseException) -> str | None:
+def _explain_unreachable(error: BaseException) -> str | None:
     """Return the line for what cannot be read, written or reached; None for other errors."""
     # Only with the name: an error without it helps nobody, so it keeps its traceback.
     closed = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -1,7 +1,8 @@
-"""The settings that have flags of their own: --steps, --batch_size, --learning_rate, --track.
+"""The options that several commands share: of training, of a trained model, of a file of records.
 
-Owns what each of them means to a run of either kind, and the warm-up and growth that a preset has
-for another number of steps. It must not know where a configuration came from.
+Owns what --steps, --batch_size, --learning_rate and --track mean to a run of either kind, and the
+warm-up and growth that a preset has for another number of steps. It must not know where a
+configuration came from. Flags are made from here (flags.py), so nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import option
+from bert_jax.configs.options import option, select_options
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.runtime import Tracker, check_tracker
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
@@ -73,7 +74,7 @@ class CommonFlags(TrainingFlags):
         phases = config.phases if isinstance(config, PretrainConfig) else ()
         by_flag: dict[str, list[str]] = {}
         if self.steps is not None:
-            by_flag['steps'] = _steps(self.steps, [phase.steps for phase in phases])
+            by_flag['steps'] = _split_steps(self.steps, [phase.steps for phase in phases])
         if self.batch_size is not None:
             sections = [f'phases.{i}.' for i in range(len(phases))] or ['']
             by_flag['batch_size'] = [f'{name}batch_size={self.batch_size}' for name in sections]
@@ -85,7 +86,7 @@ class CommonFlags(TrainingFlags):
         # The last of two would win without a word.
         for flag, settings in by_flag.items():
             for name in (setting.partition('=')[0] for setting in settings):
-                if other := next((s for s in named if _same(s, name)), None):
+                if other := next((s for s in named if _is_same(s, name)), None):
                     raise UserError(f'--{flag} and --set {other} are one setting: give one of them')
         return [setting for settings in by_flag.values() for setting in settings]
 
@@ -114,7 +115,7 @@ class FinetuneFlags(CommonFlags):
         return super().settings_of_flags(config, named) + of_epochs
 
 
-def _steps(steps: int, shares: Sequence[int]) -> list[str]:
+def _split_steps(steps: int, shares: Sequence[int]) -> list[str]:
     """Return settings for that many steps: in all phases, whose present `shares` they keep."""
     if not shares:
         return [f'steps={steps}']
@@ -127,7 +128,7 @@ def _steps(steps: int, shares: Sequence[int]) -> list[str]:
     return [f'phases.{i}.steps={part}' for i, part in enumerate(parts)]
 
 
-def _same(change: str, name: str) -> bool:
+def _is_same(change: str, name: str) -> bool:
     """Tell whether the change of --set is one of the setting `name`, or of all that holds it."""
     changed = change.partition('=')[0].strip()
     return changed == name or name.startswith(f'{changed}.')
@@ -143,7 +144,7 @@ def apply_settings(config: C, changes: Sequence[str], is_preset: bool = False) -
         return apply(config, changes)
 
     def is_named(name: str) -> bool:
-        return any(_same(change, name) for change in changes)
+        return any(_is_same(change, name) for change in changes)
 
     # Without warm-ups first: the preset's may be longer than the whole run.
     warmups: list[str] = [] if is_named(_WARMUP) else [_WARMUP]
@@ -177,3 +178,67 @@ def check_growth_ends(config: PretrainConfig) -> None:
                 f' the start: --set phases.{i}.batch_warmup_from=none --set'
                 f' phases.{i}.{_GROWTH}=none'
             )
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model by one of two names. UserError where it has both, or none.
+
+    Attributes:
+      workdir: folder of a run of bert-pretrain or bert-finetune; its newest checkpoint is taken.
+      init_from: in place of --workdir: a Hugging Face BERT or peft directory or name, or a Google
+        checkpoint.
+    """
+
+    workdir: str | None = None
+    init_from: str | None = None
+
+    def __post_init__(self) -> None:
+        # Checked where the options are made, so each command says it alike.
+        if (self.workdir is None) == (self.init_from is None):
+            raise UserError('name either --workdir or --init_from')
+
+    @property
+    def where(self) -> str:
+        """Return the name that was given."""
+        return self.workdir or self.init_from or ''
+
+
+OnBadRecord = Literal['stop', 'skip']
+SKIP_BAD_RECORDS = ('skip_bad_records', 'skip')  # what the flag was called before
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordFile:
+    """How the records of --input are read, and which of them.
+
+    See input_pipeline/text/record_files.py.
+
+    Attributes:
+      format: of the input; default: by its name. text is a text a line.
+      columns: where the columns are called otherwise: "text=sentence,text_b=question", or places
+        from 0.
+      header: whether the first line of TSV or CSV names the columns.
+      on_bad_record: what to do with a record that cannot be read or answered; skip answers it
+        with {"error"}, and counts those.
+      shard: I/N: take every N-th record from the I-th on.
+    """
+
+    format: Literal['', 'text', 'tsv', 'csv', 'jsonl'] = ''
+    columns: str = ''
+    header: bool = True
+    on_bad_record: OnBadRecord = option('stop', switch=SKIP_BAD_RECORDS)
+    shard: str = '0/1'
+
+    @property
+    def file(self) -> RecordFile:
+        """Return these options alone, of a command that has others too."""
+        return select_options(self, RecordFile)
+
+    @property
+    def skips(self) -> bool:
+        """Tell whether bad records are answered by what is wrong with them."""
+        return self.on_bad_record == 'skip'
+
+
+ALL_RECORDS = RecordFile()  # of a file whose name says what it is

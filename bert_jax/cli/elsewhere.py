@@ -297,7 +297,7 @@ _COMMANDS = re.compile('(`bert-[a-z -]+`(?:, `bert-[a-z -]+`)*|others): ')
 _LINK = re.compile(r'\[([^]]+)\]\([^)]+\)')
 
 
-def rows(table: str) -> Iterator[tuple[str, str]]:
+def read_rows(table: str) -> Iterator[tuple[str, str]]:
     """Yield (names there, what is here) of each row, that of the head first."""
     for row in re.split(r'\n(?=\S)', table.strip()):
         there, *here = row.split('\n')
@@ -323,7 +323,7 @@ def propose(name: str, command: str, flags: Sequence[str], settings: Iterable[st
 
     # A slip in one of our own flags, then another program's name, then what looks a little alike.
     close = difflib.get_close_matches(wanted, flags, n=1, cutoff=0.85)
-    if not close and (here := _counterpart(wanted, command, proposals)):
+    if not close and (here := _find_counterpart(wanted, command, proposals)):
         here = re.sub(
             '`([^`]+)`', lambda code: _type(code[1], proposals), _LINK.sub(r'docs/\1', here)
         )
@@ -332,11 +332,11 @@ def propose(name: str, command: str, flags: Sequence[str], settings: Iterable[st
     return f'did you mean {" or ".join(proposals[close[0]])}?' if close else ''
 
 
-def _counterpart(name: str, command: str, proposals: Container[str]) -> str:
+def _find_counterpart(name: str, command: str, proposals: Container[str]) -> str:
     """Return what the tables say of a name to users of a command; '' where it is in none."""
     family = command.split()[0].replace('plan', 'pretrain')
     for table in TABLES.values():
-        (_, head), *body = rows(table)
+        (_, head), *body = read_rows(table)
         owners = re.findall('`([^`]+)`', head)
         for there, here in body:
             if name not in re.findall(r"[`'](\w+)", there.lower().replace('-', '_')):

@@ -20,10 +20,10 @@ def answer_each(arguments: Sequence[str], answer: Callable[[str], str]) -> None:
     """
     if arguments:
         for text in arguments:
-            print(answer(_readable(text)), flush=True)
+            print(answer(_make_readable(text)), flush=True)
         return
     asked = sys.stdin is not None and sys.stdin.isatty()
-    for number, line in _lines(asked):
+    for number, line in _read_lines(asked):
         try:
             print(answer(line), flush=True)  # at once: what asks may wait for it
         except UserError as error:
@@ -32,7 +32,7 @@ def answer_each(arguments: Sequence[str], answer: Callable[[str], str]) -> None:
             print(error, file=sys.stderr)
 
 
-def _readable(text: str) -> str:
+def _make_readable(text: str) -> str:
     """Return an argument. UserError where it was not UTF-8: it has lone surrogates."""
     try:
         text.encode()
@@ -41,7 +41,7 @@ def _readable(text: str) -> str:
     return text
 
 
-def _lines(asked: bool) -> Iterator[tuple[int, str]]:
+def _read_lines(asked: bool) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line) of each line of stdin with a word, after a prompt if `asked`."""
     if sys.stdin is None:
         raise UserError('give a text as an argument: there is no stdin')

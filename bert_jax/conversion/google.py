@@ -23,7 +23,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.configs.model.families.registry import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, tensor_bundle, trained_model
 from bert_jax.conversion.parameters import Layout

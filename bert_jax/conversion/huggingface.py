@@ -23,7 +23,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families.family import Family, TransformersNames
-from bert_jax.configs.model.families.registry import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import parameters, sentence_transformers, trained_model
 from bert_jax.conversion.parameters import Layout, NameOf, Tensors

@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families import bert
-from bert_jax.configs.model.tuning import MATRICES, TuningConfig
+from bert_jax.configs.model.tuning_config import MATRICES, TuningConfig
 from bert_jax.conversion.trained_model import Model
 from bert_jax.train.task_heads import CLASSES, HEADS
 

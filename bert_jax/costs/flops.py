@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import heads

@@ -16,7 +16,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import new_folder
-from bert_jax.configs.model.embeddings import OF_WORDS
+from bert_jax.configs.model.embedding_kinds import OF_WORDS
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import (
     google,

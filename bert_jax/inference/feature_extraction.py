@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
+from bert_jax.cli.common_flags import ALL_RECORDS, RecordFile
 from bert_jax.configs.errors import UserError
 from bert_jax.inference.engine import InferenceEngine
 from bert_jax.inference.predict_file import FileResult, Records, write_resumably

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from bert_jax.cli.model_options import ALL_RECORDS, RecordFile
+from bert_jax.cli.common_flags import ALL_RECORDS, RecordFile
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import growing, was_made
 from bert_jax.inference.predictor import Predictor

@@ -66,7 +66,7 @@ def sum_by_parts(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
         return summed
-    axes = jax.tree.map(_axis_over_data, shardings)
+    axes = jax.tree.map(_find_axis_over_data, shardings)
     is_cpu = find_platform(mesh) == 'cpu'
 
     def gather(path: tuple[Any, ...], x: jax.Array, axis: int) -> jax.Array:
@@ -74,7 +74,7 @@ def sum_by_parts(
             return x
         sent = x.astype(dtype) if format_path(path).endswith('kernel') else x
         gather_block = functools.partial(jax.lax.all_gather, axis_name='data', tiled=True)
-        return _layer_by_layer(gather_block, sent, axis)
+        return _exchange_by_layer(gather_block, sent, axis)
 
     def reduce(x: jax.Array, param: jax.Array, axis: int) -> jax.Array:
         # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
@@ -82,7 +82,7 @@ def sum_by_parts(
         if axis < 0:
             return jax.lax.psum(x, 'data')
         scatter_block = functools.partial(jax.lax.psum_scatter, axis_name='data', tiled=True)
-        return _layer_by_layer(scatter_block, x, axis)
+        return _exchange_by_layer(scatter_block, x, axis)
 
     def sum_own_part(params: Any, shared: Any, rows: Any) -> tuple[Any, Any]:
         whole = jax.tree_util.tree_map_with_path(gather, params, axes)
@@ -102,7 +102,7 @@ def _shard_map(local: Callable[..., Any], in_specs: Any, out_specs: Any, axis: s
     )
 
 
-def _axis_over_data(sharding: NamedSharding) -> int:
+def _find_axis_over_data(sharding: NamedSharding) -> int:
     """Return the axis of an array that is split over `data`; -1 where none is."""
     for axis, axes in enumerate(sharding.spec):
         if 'data' in list_axes(axes):
@@ -110,7 +110,7 @@ def _axis_over_data(sharding: NamedSharding) -> int:
     return -1
 
 
-def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:
+def _exchange_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:
     """Return `exchange` of x along `axis`: of each block by itself where that is not the first.
 
     The compiler for TPUs scatters along a first axis alone; along another it adds up the whole and

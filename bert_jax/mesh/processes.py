@@ -167,7 +167,7 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
         # Process 0 listens before it tells where, so that nobody calls in vain.
         if is_lead_process():
             server = stack.enter_context(open_server(0))
-            address_here = [_own_address(), server.getsockname()[1]]
+            address_here = [_find_own_address(), server.getsockname()[1]]
         gathered = _gather({'says': says, 'address': address_here})
         # All have gathered the same, so all raise or none does.
         if line := find_objection({i: message['says'] for i, message in enumerate(gathered)}):
@@ -188,7 +188,7 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
             return ProcessGroup(process, processes)
 
 
-def _own_address() -> str:
+def _find_own_address() -> str:
     """Return the address of the interface by which other hosts know this one."""
     # A UDP socket that is connected has chosen its interface, and has sent nothing.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):

@@ -2,9 +2,9 @@
 
 `WordTable` and its subclasses are a class for each value of `model.embedding`. They own the look-up
 of word vectors, and whether the masked-LM head shares them; what a kind needs of tokenizer, batch
-and checkpoint is configs/model/embeddings.py's, by the same names. They must not know spellings:
-what is computed of them (input_pipeline/tokenizer/spelling.py) comes in as an array like any other,
-and so do the characters of words.
+and checkpoint is configs/model/embedding_kinds.py's, by the same names. They must not know
+spellings: what is computed of them (input_pipeline/tokenizer/spelling.py) comes in as an array like
+any other, and so do the characters of words.
 
 Dims: as in model/encoder.py; C characters.
 """
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from bert_jax.configs.model.own_parts import find_class
+from bert_jax.configs.options import find_class
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.exchange import look_up
 from bert_jax.mesh.sharding import constrain_rows
@@ -163,7 +163,7 @@ class Embeddings(nn.Module):
 def get_words(batch: Mapping[str, Array], config: ModelConfig) -> Array:
     """Return what word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
-    The latter are put into a batch by its kind of embedding (configs/model/embeddings.py).
+    The latter are put into a batch by its kind of embedding (configs/model/embedding_kinds.py).
     """
     return batch[config.words.reads]
 

@@ -24,8 +24,8 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.own_parts import find_class
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
+from bert_jax.configs.options import find_class
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
 from bert_jax.model.bilstm import BiLSTM

@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from bert_jax.configs.model.embeddings import Retvec
+from bert_jax.configs.model.embedding_kinds import Retvec
 from bert_jax.model.dropout import DropoutRng, dropout
 
 CHARACTERS, BITS, WIDTH = Retvec.characters, Retvec.bits, Retvec.width

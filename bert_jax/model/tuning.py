@@ -3,7 +3,7 @@
 A class for each value of `tuning.method` says what the method adds to a block, which weights it
 trains, and how what was added is folded into BERT's own weights. A block asks its method for each
 matrix product (`apply_linear`), each output of a sub-layer (`adapt_branch`) and each residual sum
-(`adapt_sum`). Sources and options of the methods: configs/model/tuning.py.
+(`adapt_sum`). Sources and options of the methods: configs/model/tuning_config.py.
 
 Dims: as in model/encoder.py; R rank or bottleneck, M experts.
 """
@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from bert_jax.configs.model.tuning import MATRICES, TuningConfig
+from bert_jax.configs.model.tuning_config import MATRICES, TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.dropout import DropoutRng, dropout

@@ -112,7 +112,7 @@ class Checkpoints:
         # Scores of an earlier start of this run: what was the best must stay the best.
         for step in list_saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
-                if score := ranked(read_meta(self._folder / str(step)).get('score')):
+                if score := rank_score(read_meta(self._folder / str(step)).get('score')):
                     self._scores[step] = score
         return ocp.CheckpointManager(
             self._folder,
@@ -138,7 +138,7 @@ class Checkpoints:
 
         A checkpoint whose score is not known counts for nothing.
         """
-        score = ranked(score)
+        score = rank_score(score)
         return score is not None and all(score > other for other in self._scores.values())
 
     def save(
@@ -162,7 +162,7 @@ class Checkpoints:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        self._required, score = required, ranked(score)
+        self._required, score = required, rank_score(score)
 
         # What is never trained is the source's, and stays there.
         state = state._replace(frozen=None)
@@ -175,7 +175,7 @@ class Checkpoints:
         record['checksum'] = compute_checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
         at_rest = layout.stack_blocks(state)
-        params, others = at_rest.params, _beside_params(at_rest)
+        params, others = at_rest.params, _take_beside_params(at_rest)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             rest=ocp.args.StandardSave(others),
@@ -227,7 +227,7 @@ class Checkpoints:
     def _unsaved(self, step: int, error: NoRoom) -> None:
         """Raise NoRoom where the save must be; else warn, and training goes on."""
         if self._required:
-            raise NoRoom(f'{error}; {_newest(self._folder.parent)}') from None
+            raise NoRoom(f'{error}; {_describe_newest(self._folder.parent)}') from None
         logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
 
     def check_room(self, state: TrainState, saves: int, required: bool = True) -> None:
@@ -325,7 +325,7 @@ class Checkpoints:
     def _restore_step(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """(state, meta) of that step; Damaged, or orbax's own error, if it does not verify."""
         frozen, goal = target.frozen, target._replace(frozen=None)
-        target = jax.tree.map(_struct, goal)
+        target = jax.tree.map(_describe_leaf, goal)
         target = layout.stack_blocks(target)
 
         # What forbids looking is no damage, and orbax could not tell the two apart.
@@ -343,7 +343,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         # Read into arrays of the target's shapes and shardings, whatever mesh they were saved on.
-        others = _beside_params(target)
+        others = _take_beside_params(target)
         read = self._manager.restore(
             step,
             args=ocp.args.Composite(
@@ -382,7 +382,7 @@ class Checkpoints:
             logging.warning('%s', describe(fault))  # what ends the run is told last
 
 
-def ranked(score: Sequence[float] | None) -> Score | None:
+def rank_score(score: Sequence[float] | None) -> Score | None:
     """Return a score that competes for the best: None for none, and for one with a NaN in it."""
     return None if score is None or any(map(math.isnan, score)) else tuple(score)
 
@@ -393,10 +393,10 @@ def describe_standing(workdir: epath.PathLike, step: int) -> str:
         return 'stopped before the first step'
     if step in list_saved_steps(workdir):
         return f'saved at step {step}'
-    return f'NOT saved at step {step}; {_newest(workdir)}'
+    return f'NOT saved at step {step}; {_describe_newest(workdir)}'
 
 
-def _newest(workdir: epath.PathLike) -> str:
+def _describe_newest(workdir: epath.PathLike) -> str:
     """Of which step the newest checkpoint is, in words."""
     steps = list_saved_steps(workdir)
     if not steps:
@@ -404,7 +404,7 @@ def _newest(workdir: epath.PathLike) -> str:
     return f'the newest checkpoint is of step {steps[-1]}'
 
 
-def _beside_params(state: TrainState) -> dict[str, Any]:
+def _take_beside_params(state: TrainState) -> dict[str, Any]:
     """Return what a checkpoint holds of a state besides its parameters."""
     # The entry for parameters stays, empty: older checkpoints have it.
     return {
@@ -415,7 +415,7 @@ def _beside_params(state: TrainState) -> dict[str, Any]:
     }
 
 
-def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
+def _describe_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return an array's shape and place, without its numbers."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
@@ -433,7 +433,7 @@ def load_params(workdir: epath.PathLike, step: int | None = None) -> tuple[dict[
 
     Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
-    return _newest_whole(workdir, step, 'params')
+    return _load_newest_whole(workdir, step, 'params')
 
 
 def load_opt_state(workdir: epath.PathLike, step: int) -> dict[str, Any]:
@@ -441,11 +441,11 @@ def load_opt_state(workdir: epath.PathLike, step: int) -> dict[str, Any]:
 
     Read as `load_params` reads.
     """
-    others, _ = _newest_whole(workdir, step, 'rest')
+    others, _ = _load_newest_whole(workdir, step, 'rest')
     return group_by_path(others['opt_state'])
 
 
-def _newest_whole(
+def _load_newest_whole(
     workdir: epath.PathLike, step: int | None, item: str
 ) -> tuple[dict[str, Any], int]:
     """Return an item of the newest step that verifies, or of `step`, and that step."""

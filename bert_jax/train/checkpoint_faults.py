@@ -61,7 +61,7 @@ class Damaged(Exception):
     """A checkpoint is proven not to hold what was saved."""
 
 
-def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
+def _take_fingerprint(leaf: jax.Array, number: int) -> jax.Array:
     """Return the uint32 sum of each element's bits x an odd weight of its index in its leaf.
 
     The sum wraps around. It is the same on every mesh; any one flipped bit changes it. number: that
@@ -76,16 +76,16 @@ def _fingerprint(leaf: jax.Array, number: int) -> jax.Array:
 
 
 @jax.jit
-def _fingerprints(tree: Any) -> list[jax.Array]:
+def _take_all_fingerprints(tree: Any) -> list[jax.Array]:
     numbers = [number for _, number in layout.find_origins(tree)]
-    return list(map(_fingerprint, jax.tree.leaves(tree), numbers))
+    return list(map(_take_fingerprint, jax.tree.leaves(tree), numbers))
 
 
 def take_fingerprints(tree: Any) -> dict[str, int]:
     """Return {path: uint32 fingerprint} of every leaf at rest, computed on its devices."""
     of_leaves: collections.Counter[str] = collections.Counter()
     for (path, _), value in zip(
-        layout.find_origins(tree), jax.device_get(_fingerprints(tree)), strict=True
+        layout.find_origins(tree), jax.device_get(_take_all_fingerprints(tree)), strict=True
     ):
         of_leaves[path] += int(value)
     return {path: value % 2**32 for path, value in of_leaves.items()}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 from jax.typing import DTypeLike
 
-from bert_jax.configs.model.families.registry import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads

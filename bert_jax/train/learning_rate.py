@@ -58,7 +58,7 @@ def traced_seed(seed: int) -> np.uint32:
     return np.uint32(seed & 0xFFFFFFFF)
 
 
-def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
+def compute_learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     """Return the learning rate at `step` (0-based): linear warm-up from 0, then the schedule.
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
@@ -98,8 +98,8 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
 def list_rates(config: PretrainConfig) -> list[tuple[int, int, float]]:
     """List (step, phase, rate) of chosen steps, counted from 1 as in the log; phases from 0.
 
-    Step N is made at `learning_rate(N - 1)`. Chosen are the first, the last and twenty evenly
-    spaced steps, and those around the ends of warm-ups and of phases.
+    Step N is made at `compute_learning_rate(N - 1)`. Chosen are the first, the last and twenty
+    evenly spaced steps, and those around the ends of warm-ups and of phases.
     """
     # Steps as the schedule counts them, from 0.
     total = config.total_steps
@@ -116,7 +116,7 @@ def list_rates(config: PretrainConfig) -> list[tuple[int, int, float]]:
         optimizer, (first, count) = config.choose_optimizer(number), config.time_schedule(number)
         h = hparams_of(optimizer, 0, count, first_step=first)
         steps = [step for step in sorted(chosen) if begin <= step < end]
-        of_phase = np.asarray(learning_rate(optimizer, h, np.array(steps)))
+        of_phase = np.asarray(compute_learning_rate(optimizer, h, np.array(steps)))
         for step, rate in zip(steps, of_phase.tolist(), strict=True):
             rates.append((step + 1, number, rate))
         begin = end

@@ -188,119 +188,139 @@ def train_steps(
         early, whose state is saved.
       NoRoom: where the disk is full.
     """
-    # Another call may have compiled this step, and a signal may have come while data was opened.
-    step, last = int(context.state.step), part.last
-    if last is None:
-        last = context.total_steps
-    profile, compiled_before = context.trace(last), train_step._cache_size()
-    context.metrics.read_by = part.read_by
-    signal, early, is_forecast = context.stop_requested(), False, False
-    while step < last and signal is None and not early:
-        sums = _dispatch(context, train_step, batches, part, step, last)
-        step += 1
-        profile.after(step, sums)
-        # A step late, as it was read anyway: a bar makes nothing wait.
-        line = _describe(context, part, step, context.metrics.newest())
-        context.show(line)
-        if line.eta is not None and not is_forecast:
-            part.forecast(line.eta)
-            is_forecast = True
-        # Before the line of training: it may make this the last step, which always has a line. The
-        # lines themselves come in the other order.
-        result = EvalResult({})
-        if evaluation and (step % evaluation.every == 0 or step == last):
-            with context.metrics.paused():
-                result = evaluation.evaluate(step, context.state)
-        early = result.stop
-        at_end = step == last or early
-        if step % context.runtime.log_every == 0 or at_end:
-            figures = context.metrics.drain(part.costs.rates if part.costs else None)
-            context.writer.write(_describe(context, part, step, figures))
-            warn_of_recompilation(train_step, step, compiled_before + part.programs)
-        if result.metrics:
-            metrics = {**part.labels, **result.metrics}
-            context.writer.write(LogEntry(step, metrics, context.total_steps))
+    return _Loop(context, train_step, batches, evaluation, part).run()
 
-        # Signals are looked for after the evaluation, which may have been long, and before the
-        # save, which a signal makes due. All lines so far belong to steps before the saved one,
-        # so a resumed run writes neither less nor twice.
+
+class _Loop:
+    """A call of `train_steps`, and how far it is.
+
+    Attributes:
+      step: the number of the last step that was dispatched.
+      last: that of the last step of the part.
+    """
+
+    def __init__(
+        self,
+        context: Surroundings,
+        train_step: Any,
+        batches: Iterator[Batch],
+        evaluation: Evaluation | None,
+        part: Part,
+    ):
+        self._context, self._train_step, self._batches = context, train_step, batches
+        self._evaluation, self._part = evaluation, part
+        self.step = int(context.state.step)
+        self.last = context.total_steps if part.last is None else part.last
+        # Another call may have compiled this step.
+        self._programs = train_step._cache_size() + part.programs
+        self._is_forecast = False
+
+    def run(self) -> TrainResult:
+        """Make the steps that are left; see `train_steps`."""
+        context, early = self._context, False
+        profile = context.trace(self.last)
+        context.metrics.read_by = self._part.read_by
+        # A signal may have come while data was opened.
         signal = context.stop_requested()
-        _save_if_due(context, part, step, at_end, signal is not None, result)
-    return TrainResult(context.state, signal, early)
+        while self.step < self.last and signal is None and not early:
+            sums = self._dispatch()
+            self.step += 1
+            profile.after(self.step, sums)
+            self._show_newest()
+            # Before the line of training: it may make this the last step, which always has a line.
+            # The lines themselves come in the other order.
+            result = self._evaluate()
+            early = result.stop
+            at_end = self.step == self.last or early
+            if at_end or self.step % context.runtime.log_every == 0:
+                self._write_line()
+            if result.metrics:
+                metrics = {**self._part.labels, **result.metrics}
+                context.writer.write(LogEntry(self.step, metrics, context.total_steps))
 
+            # Signals are looked for after the evaluation, which may have been long, and before the
+            # save, which a signal makes due. All lines so far belong to steps before the saved one,
+            # so a resumed run writes neither less nor twice.
+            signal = context.stop_requested()
+            if self._is_save_due(at_end, signal is not None, result.score):
+                required = result.stop or self.step == context.total_steps
+                with context.metrics.paused():
+                    context.save(result.score, required=required)
+                context.heartbeat()
+        return TrainResult(context.state, signal, early)
 
-def _dispatch(
-    context: Surroundings,
-    train_step: Any,
-    batches: Iterator[Batch],
-    part: Part,
-    step: int,
-    last: int,
-) -> MetricSums:
-    """Give the devices the step after `step`, and take the metrics of the one before."""
-    # Time spent here is the pipeline's fault, and logged as input_wait.
-    with context.metrics.waiting():
-        batch = next(batches, None)
-    if batch is None:
-        raise _end_of_batches(context, part, step, last)
+    def _dispatch(self) -> MetricSums:
+        """Give the devices the next step, and take the metrics of the one before."""
+        context, part, train_step = self._context, self._part, self._train_step
+        # Time spent here is the pipeline's fault, and logged as input_wait.
+        with context.metrics.waiting():
+            batch = next(self._batches, None)
+        if batch is None:
+            raise self._end_of_batches()
 
-    # The first program's memory is logged before it runs: a step that does not fit ends here,
-    # with the figures in the log. It costs no second compilation, the call runs this program.
-    compiled = train_step._cache_size()
-    if part.costs and not compiled:
-        program = train_step.lower(context.state, batch, context.hparams).compile()
-        logging.info('%s: %s', part.name, part.costs.memory(program, context.state, batch))
+        # The first program's memory is logged before it runs: a step that does not fit ends here,
+        # with the figures in the log. It costs no second compilation, the call runs this program.
+        compiled = train_step._cache_size()
+        if part.costs and not compiled:
+            program = train_step.lower(context.state, batch, context.hparams).compile()
+            logging.info('%s: %s', part.name, part.costs.memory(program, context.state, batch))
 
-    # This only dispatches the step. The accumulator then waits for the one before: the devices
-    # always have the next step, and the host is never further ahead.
-    context.state, sums = train_step(context.state, batch, context.hparams)
-    work = part.costs.work(batch) if part.costs else Work()
-    context.metrics.push(step + 1, sums, train_step._cache_size() > compiled, work)
-    context.heartbeat()
-    return sums
-
-
-def _describe(
-    context: Surroundings, part: Part, step: int, metrics: Mapping[str, float]
-) -> LogEntry:
-    """Return the line of training at `step`."""
-    eta = None
-    if 'step_ms' in metrics:
-        eta = (context.total_steps - step) * metrics['step_ms'] / 1e3
-    values = {**part.labels, 'split': 'train', **metrics}
-    return LogEntry(step, values, context.total_steps, eta)
-
-
-def _save_if_due(
-    context: Surroundings,
-    part: Part,
-    step: int,
-    at_end: bool,
-    is_stopped: bool,
-    result: EvalResult,
-) -> None:
-    """Save the state in its turn, at a signal, where it is the best so far, and at the end."""
-    if at_end:
-        is_due = part.save_last
-    else:
-        in_turn = is_stopped or step % context.runtime.checkpoint_every == 0
-        is_due = in_turn or context.checkpoints.is_best(result.score)
-    if is_due:
-        with context.metrics.paused():
-            context.save(result.score, required=result.stop or step == context.total_steps)
+        # This only dispatches the step. The accumulator then waits for the one before: the devices
+        # always have the next step, and the host is never further ahead.
+        context.state, sums = train_step(context.state, batch, context.hparams)
+        work = part.costs.work(batch) if part.costs else Work()
+        is_new = train_step._cache_size() > compiled
+        context.metrics.push(self.step + 1, sums, is_new, work)
         context.heartbeat()
+        return sums
 
+    def _end_of_batches(self) -> UserError:
+        """Save the state after the last batch, and return the error that says so."""
+        if self.step:
+            self._context.save()
+            self._context.checkpoints.wait()
+        standing = self._context.checkpoints.describe_standing(self.step)
+        return UserError(
+            f'{self._part.name}: the batches ended after step {self.step} of {self.last};'
+            f' {standing}: give batches that do not end, or fewer steps'
+        )
 
-def _end_of_batches(context: Surroundings, part: Part, step: int, last: int) -> UserError:
-    """Save the state after the last batch, and return the error that says so."""
-    if step:
-        context.save()
-        context.checkpoints.wait()
-    standing = context.checkpoints.describe_standing(step)
-    return UserError(
-        f'{part.name}: the batches ended after step {step} of {last}; {standing}: give batches that'
-        ' do not end, or fewer steps'
-    )
+    def _show_newest(self) -> None:
+        """Show the metrics of the step before: as they were read anyway, nothing waits for them."""
+        line = self._describe(self._context.metrics.newest())
+        self._context.show(line)
+        if line.eta is not None and not self._is_forecast:
+            self._part.forecast(line.eta)
+            self._is_forecast = True
+
+    def _evaluate(self) -> EvalResult:
+        """Evaluate the state, where it is due."""
+        evaluation = self._evaluation
+        if evaluation is None or (self.step % evaluation.every and self.step != self.last):
+            return EvalResult({})
+        with self._context.metrics.paused():
+            return evaluation.evaluate(self.step, self._context.state)
+
+    def _write_line(self) -> None:
+        """Write the line of the steps since the last one."""
+        costs = self._part.costs
+        figures = self._context.metrics.drain(costs.rates if costs else None)
+        self._context.writer.write(self._describe(figures))
+        warn_of_recompilation(self._train_step, self.step, self._programs)
+
+    def _describe(self, metrics: Mapping[str, float]) -> LogEntry:
+        """Return the line of training at this step."""
+        total, eta = self._context.total_steps, None
+        if 'step_ms' in metrics:
+            eta = (total - self.step) * metrics['step_ms'] / 1e3
+        return LogEntry(self.step, {**self._part.labels, 'split': 'train', **metrics}, total, eta)
+
+    def _is_save_due(self, at_end: bool, is_stopped: bool, score: Score | None) -> bool:
+        """Tell whether to save: in turn, at a signal, where the state is the best, at the end."""
+        if at_end:
+            return self._part.save_last
+        in_turn = is_stopped or self.step % self._context.runtime.checkpoint_every == 0
+        return in_turn or self._context.checkpoints.is_best(score)
 
 
 def train(

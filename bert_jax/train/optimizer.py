@@ -23,17 +23,19 @@ import numpy as np
 import optax
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import embeddings
+from bert_jax.configs.model import embedding_kinds
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import format_path, group_by_path
 from bert_jax.model import layout
 from bert_jax.model.dropout import FEWER_ROUNDS, number_elements, threefry
 from bert_jax.model.embeddings import pad_vocab
-from bert_jax.train.learning_rate import Hparams, learning_rate
+from bert_jax.train.learning_rate import Hparams, compute_learning_rate
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed, but not a network of words:
 # its own code trains it without, and frozen it must not move.
-_NETWORKS = [f'(^|/){kind.network}/' for kind in embeddings.EMBEDDINGS.values() if kind.network]
+_NETWORKS = [
+    f'(^|/){kind.network}/' for kind in embedding_kinds.EMBEDDINGS.values() if kind.network
+]
 NOT_DECAYED = re.compile('|'.join(['(bias|scale)$', *_NETWORKS]))
 # The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
@@ -87,7 +89,7 @@ def average_tensors(values: Any, model: ModelConfig | None) -> Any:
     sizes: dict[Any, int] = defaultdict(int)
     leaves = group_by_path(values)
     for path, x in leaves.items():
-        tensor, blocks, axes = _tensor_of(path, model), 1, range(x.ndim)
+        tensor, blocks, axes = _find_tensor(path, model), 1, range(x.ndim)
         if is_stacked(path):
             blocks, axes = x.shape[0], range(1, x.ndim)
         size = x.size
@@ -101,7 +103,7 @@ def average_tensors(values: Any, model: ModelConfig | None) -> Any:
 
     means = []
     for path, x in leaves.items():
-        tensor = _tensor_of(path, model)
+        tensor = _find_tensor(path, model)
         mean = sums[tensor] / sizes[tensor]
         if is_stacked(path):
             mean = mean.reshape(-1, *(1,) * (x.ndim - 1))
@@ -109,7 +111,7 @@ def average_tensors(values: Any, model: ModelConfig | None) -> Any:
     return jax.tree.unflatten(jax.tree.structure(values), means)
 
 
-def _tensor_of(path: str, model: ModelConfig | None) -> tuple[str, int | None]:
+def _find_tensor(path: str, model: ModelConfig | None) -> tuple[str, int | None]:
     """Return the name of the tensor that a leaf is in, and the number of its block, if any."""
     at_rest, number = layout.parse(path)
     if model is None:
@@ -130,7 +132,7 @@ def mark_decayed(params: Any) -> Any:
     )
 
 
-def _adam(
+def _make_adam(
     b1: float, b2: float, eps: float, corrects_bias: bool, finite: Any
 ) -> optax.GradientTransformation:
     """Make Adam's direction m / (sqrt(v) + eps), as optax computes it.
@@ -160,7 +162,7 @@ def _adam(
     return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
-def _stable_adamw(
+def _make_stable_adamw(
     config: OptimizerConfig, decay: Any, finite: Any, model: ModelConfig | None
 ) -> optax.GradientTransformation:
     """Make StableAdamW's direction with its decay, both divided by max(1, RMS) of each tensor.
@@ -208,7 +210,7 @@ def _cast(moments: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(dtype), moments)
 
 
-def _in_bfloat16(
+def _keep_in_bfloat16(
     adam: optax.GradientTransformation, h: Hparams, step: Any
 ) -> optax.GradientTransformation:
     """Wrap `adam` so that its moments are kept in bfloat16, and computed in float32.
@@ -227,7 +229,7 @@ def _in_bfloat16(
         rounded = []
         for x, (path, block) in zip(leaves, layout.find_origins(moments), strict=True):
             number = numbers.setdefault(path, len(numbers))
-            rounded.append(_rounded(x, key, first + 2 * number, block))
+            rounded.append(_round_at_random(x, key, first + 2 * number, block))
         return jax.tree.unflatten(tree, rounded)
 
     def init(params):
@@ -242,7 +244,9 @@ def _in_bfloat16(
     return optax.GradientTransformation(init, update)
 
 
-def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: int) -> jax.Array:
+def _round_at_random(
+    x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: int
+) -> jax.Array:
     """Return x, float32, as bfloat16: up or down with chances that leave its mean as it is.
 
     leaf, number: x is slice `number` of that leaf at rest.
@@ -255,7 +259,7 @@ def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int, number: 
     return jnp.where(jnp.isfinite(x), upper, x.astype(jnp.bfloat16))
 
 
-def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
+def _scale_by_trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
     """Scale the update u of each parameter w by |w| / |u|, and by 1 where either is 0.
 
     You et al. 2020, algorithm 2; norms are of one block's slice where blocks are stacked.
@@ -377,22 +381,22 @@ def make_optimizer(
         decay = decay / jnp.maximum(h.peak_lr, np.float32(1e-37))
     is_stable = config.algorithm == 'stable_adamw'
     if is_stable:
-        adam = _stable_adamw(config, decay, finite, model)
+        adam = _make_stable_adamw(config, decay, finite, model)
     else:
         corrects_bias = config.algorithm == 'adamw'
         if lamb is not None:
             corrects_bias = lamb.bias_correction
-        adam = _adam(config.b1, config.b2, config.eps, corrects_bias, finite)
+        adam = _make_adam(config.b1, config.b2, config.eps, corrects_bias, finite)
     if config.moments == 'bfloat16':
-        adam = _in_bfloat16(adam, h, step)
+        adam = _keep_in_bfloat16(adam, h, step)
     chain.append(adam)
     if not is_stable:
         chain.append(optax.add_decayed_weights(decay, mask=mark_decayed))
     if lamb is not None:
-        chain.append(_trust_ratio(lamb, h.weight_decay))
+        chain.append(_scale_by_trust_ratio(lamb, h.weight_decay))
 
     # Rates come last: whatever is before them is the same at every rate.
     if freezes or config.layer_decay != 1.0:
         chain.append(_multiply_by(rates))
-    chain.append(optax.scale(-learning_rate(config, h, step)))
+    chain.append(optax.scale(-compute_learning_rate(config, h, step)))
     return optax.chain(*chain)

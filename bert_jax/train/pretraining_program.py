@@ -31,7 +31,7 @@ from bert_jax.train.losses.distillation import Distillation, choose_method
 from bert_jax.train.losses.masked_lm import make_pretraining_objective
 from bert_jax.train.losses.objective import Objective
 from bert_jax.train.state import TrainState, create_state, describe_state
-from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
+from bert_jax.train.step import StepOptions, jit_train_step, make_eval_step, make_train_step
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -160,9 +160,7 @@ class PretrainingSetup:
         objective = self.make_objective(trained, inputs.nsp)
         # A teacher reads the masked rows too, so they are masked before the step.
         masking = inputs.masking if self.distillation is None else None
-        train_step = make_train_step(
-            objective,
-            self.optimizer,
+        options = StepOptions(
             runtime.accumulation,
             masking,
             runtime.dropout_rng,
@@ -171,6 +169,7 @@ class PretrainingSetup:
             encoder=self.model,
             grows=grows,
         )
+        train_step = make_train_step(objective, self.optimizer, options)
         # The state's shardings are known without computing it; the jitted step gives its result the
         # same.
         state = self.state_shapes(mesh)

@@ -155,7 +155,7 @@ def create_state(
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
     places = choose_shardings(compute_state_shapes(model, config, encoder), mesh, shard_optimizer)
-    make = jax.jit(_maker(model, config, encoder), out_shardings=places)
+    make = jax.jit(_make_state_maker(model, config, encoder), out_shardings=places)
     return make(np.uint32(seed))
 
 
@@ -180,27 +180,27 @@ def compute_state_shapes(
     model: Any, config: Optimizer, encoder: ModelConfig | None = None
 ) -> TrainState:
     """Return a train state's shapes, without places; kept, as a search asks for them often."""
-    return jax.eval_shape(_maker(model, config, encoder), np.uint32(0))
+    return jax.eval_shape(_make_state_maker(model, config, encoder), np.uint32(0))
 
 
 def compute_parameter_shapes(model: Any) -> Any:
     """Return the shapes of a model's parameters, stacked."""
-    return jax.eval_shape(_initialiser(model), np.uint32(0))
+    return jax.eval_shape(_make_initialiser(model), np.uint32(0))
 
 
 # To trace a model takes longer than to read a compiled program. jax keeps the trace of a function
 # that it is given again, so these are the same functions for the same model.
 @functools.lru_cache(maxsize=2)
-def _initialiser(model: Any) -> Callable[[Any], Any]:
+def _make_initialiser(model: Any) -> Callable[[Any], Any]:
     return jax.jit(functools.partial(init_params, model))
 
 
 @functools.lru_cache(maxsize=2)
-def _maker(
+def _make_state_maker(
     model: Any, config: Optimizer, encoder: ModelConfig | None
 ) -> Callable[[Any], TrainState]:
     def make(seed: jax.Array) -> TrainState:
-        params = layout.arrange_for_model(_initialiser(model)(seed), model)
+        params = layout.arrange_for_model(_make_initialiser(model)(seed), model)
         if encoder is None:
             return make_state(params, config)
         trained, frozen = split_frozen(params, encoder)
@@ -223,7 +223,7 @@ def load_params_into(
         old = {subtree: params[subtree]}
         new = {name: tree for name, tree in source.items() if name == subtree}
     new = layout.stack_blocks(new)
-    _check_shapes(_shapes_at_rest(old), _shapes_at_rest(new), name)
+    _check_shapes(_list_shapes_at_rest(old), _list_shapes_at_rest(new), name)
 
     def place(replaced: jax.Array, leaf: Any) -> jax.Array:
         # In the dtype of the leaf that it replaces, and straight to the devices where that lies.
@@ -233,7 +233,7 @@ def load_params_into(
     return {**params, **placed}
 
 
-def _shapes_at_rest(params: Any) -> dict[str, tuple[int, ...]]:
+def _list_shapes_at_rest(params: Any) -> dict[str, tuple[int, ...]]:
     """Return the shape of each leaf by its path, blocks stacked."""
     leaves = group_by_path(jax.eval_shape(layout.stack_blocks, params))
     return {path: leaf.shape for path, leaf in leaves.items()}

@@ -7,6 +7,7 @@ so that data and schedule go on. Reads nothing but its arguments.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ from bert_jax.train.gradient_accumulation import (
     number_filled_rows,
     number_rows,
 )
-from bert_jax.train.learning_rate import Hparams, learning_rate
+from bert_jax.train.learning_rate import Hparams, compute_learning_rate
 from bert_jax.train.losses.objective import Batch, MetricSums, Objective, add_losses
 from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.state import TrainState, join_frozen
@@ -40,16 +41,34 @@ _DROPOUT_STREAM = 1
 _MASKING_STREAM = 2
 
 
+@dataclasses.dataclass(frozen=True)
+class StepOptions:
+    """How a train step is computed.
+
+    Attributes:
+      accumulation: the micro-batches of a step, one after the other.
+      masking: where given, the batch comes unmasked, and each step draws its own masks.
+      dropout_rng: the generator of dropout's masks, one of GENERATORS.
+      shard_optimizer: whether weights and moments are split over `data` (sharding.shards_update).
+      dtype: of the objective's arithmetic, in which weights are then gathered.
+      encoder: the encoder's shape, for an optimizer that measures whole tensors.
+      grows: whether the last micro-batches may hold no rows (`example_weights` of 0).
+    """
+
+    accumulation: int = 1
+    masking: DynamicMasking | None = None
+    dropout_rng: str = 'threefry'
+    shard_optimizer: bool = False
+    dtype: DTypeLike = jnp.float32
+    encoder: ModelConfig | None = None
+    grows: bool = False
+
+
+_PLAIN = StepOptions()
+
+
 def make_train_step(
-    objective: Objective,
-    optimizer: Optimizer,
-    accumulation: int = 1,
-    masking: DynamicMasking | None = None,
-    dropout_rng: str = 'threefry',
-    shard_optimizer: bool = False,
-    dtype: DTypeLike = jnp.float32,
-    encoder: ModelConfig | None = None,
-    grows: bool = False,
+    objective: Objective, optimizer: Optimizer, options: StepOptions = _PLAIN
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """Return step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
@@ -59,45 +78,88 @@ def make_train_step(
     Args:
       objective: what is minimised.
       optimizer: its settings, or an optax one, whose schedule counts steps not discarded.
-      accumulation: the micro-batches of a step, one after the other.
-      masking: where given, the batch comes unmasked, and each step draws its own masks.
-      dropout_rng: the generator of dropout's masks, one of GENERATORS.
-      shard_optimizer: whether weights and moments are split over `data` (sharding.shards_update).
-      dtype: of the objective's arithmetic, in which weights are then gathered.
-      encoder: the encoder's shape, for an optimizer that measures whole tensors.
-      grows: whether the last micro-batches may hold no rows (`example_weights` of 0).
+      options: how it is computed.
     """
-    generator = GENERATORS[dropout_rng]
-    is_cut = is_by_parts(accumulation, shard_optimizer, dropout_rng) and not objective.whole_batch
+    return _Step(objective, optimizer, options).train_step
 
-    def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
-        # Named by (seed, stream, step, row): nothing random is carried from step to step.
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Step:
+    """A train step, and what it follows from: the arguments of `make_train_step`."""
+
+    objective: Objective
+    optimizer: Optimizer
+    options: StepOptions
+
+    def train_step(
+        self, state: TrainState, batch: Batch, h: Hparams
+    ) -> tuple[TrainState, MetricSums]:
+        """Return the state after a batch, and the metrics."""
+        options, generator = self.options, GENERATORS[self.options.dropout_rng]
+        # A mask is named by (seed, stream, step, row): nothing random is carried from step to step.
         dropout_key = make_key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
         rows_B, filled = number_rows(batch), None
-        if grows:
-            rows_B, filled = number_filled_rows(batch, accumulation)
+        if options.grows:
+            rows_B, filled = number_filled_rows(batch, options.accumulation)
 
         # Before the micro-batches are cut: masks must not depend on how the batch is summed.
-        if masking is not None:
-            batch = draw_masks(masking, batch, h.seed, state.step, rows_B)
+        if options.masking is not None:
+            batch = draw_masks(options.masking, batch, h.seed, state.step, rows_B)
 
         # Of the whole batch: a micro-batch's loss is its share of the batch's.
-        denominators = objective.weights(batch)
-        gradient, rows, cut = make_gradient(objective, generator), (batch, rows_B), P('data')
-        if accumulation > 1:  # rows lie below the micro-batches, [n, B / n, ...]
+        denominators = self.objective.weights(batch)
+        gradient, rows, cut = make_gradient(self.objective, generator), (batch, rows_B), P('data')
+        if options.accumulation > 1:  # rows lie below the micro-batches, [n, B / n, ...]
             gradient = accumulate_gradients(gradient, state.params)
-            rows, cut = split_rows(rows, accumulation), P(None, 'data')
-        if is_cut:
-            places = find_places(state.params, shard_optimizer)
-            gradient = sum_by_parts(gradient, places, cut, dtype)
+            rows, cut = split_rows(rows, options.accumulation), P(None, 'data')
+        is_cut = is_by_parts(options.accumulation, options.shard_optimizer, options.dropout_rng)
+        if is_cut and not self.objective.whole_batch:
+            places = find_places(state.params, options.shard_optimizer)
+            gradient = sum_by_parts(gradient, places, cut, options.dtype)
         shared = Shared(dropout_key, denominators, state.frozen, filled)
         grads, sums = gradient(state.params, shared, rows)
-        loss = add_losses(sums, denominators)
-        state, scalars = apply_gradients(state, grads, loss, optimizer, h, encoder)
+        state, scalars = self._apply_gradients(state, grads, add_losses(sums, denominators), h)
         # Scalars of the step have weight 1, so that they are averaged like any other metric.
         return state, sums | {name: (value, jnp.ones(())) for name, value in scalars.items()}
 
-    return train_step
+    def _apply_gradients(
+        self, state: TrainState, grads: Any, loss: jax.Array, h: Hparams
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Return the state after an update by `grads`, if all is finite, and the step's scalars."""
+        # Of the whole batch: the norm of the gradient before it is clipped, and whether it and the
+        # loss are numbers. One NaN anywhere reaches the loss or the norm.
+        norm = optax.tree.norm(grads)
+        is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+
+        def keep_finite(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(is_finite, n, o), new, old)
+
+        # The update is computed in any case and taken only where all is finite: the choice is made
+        # on the device, so that the host need not look at this step before it sends the next.
+        transformation = make_optimizer(
+            self.optimizer, h, state.step, is_finite, self.options.encoder
+        )
+        updates, opt_state = transformation.update(grads, state.opt_state, state.params)
+        params = keep_finite(optax.apply_updates(state.params, updates), state.params)
+        # Those by settings keep their own state.
+        if not isinstance(self.optimizer, OptimizerConfig):
+            opt_state = keep_finite(opt_state, state.opt_state)
+
+        # In a row: the host stops a run that does not recover, which a single bad batch is not.
+        bad_steps = jnp.where(is_finite, 0, state.bad_steps + 1)
+        scalars = {
+            'loss': loss,
+            'grad_norm': norm,
+            'param_norm': optax.tree.norm(params),
+            'bad_steps': bad_steps.astype(jnp.float32),
+        }
+        if isinstance(self.optimizer, OptimizerConfig):
+            scalars['learning_rate'] = compute_learning_rate(self.optimizer, h, state.step)
+        # The step counts a discarded step too: data and schedule go on.
+        new_state = state._replace(
+            params=params, opt_state=opt_state, step=state.step + 1, bad_steps=bad_steps
+        )
+        return new_state, scalars
 
 
 def draw_masks(
@@ -135,48 +197,6 @@ def make_gradient(objective: Objective, generator: Generator) -> Gradient:
         return add_losses(sums, shared.denominators), sums
 
     return jax.grad(compute_loss, has_aux=True)
-
-
-def apply_gradients(
-    state: TrainState,
-    grads: Any,
-    loss: jax.Array,
-    optimizer: Optimizer,
-    h: Hparams,
-    encoder: ModelConfig | None,
-) -> tuple[TrainState, dict[str, jax.Array]]:
-    """Return the state after an update by `grads`, if all is finite, and the step's scalars."""
-    # Of the whole batch: the norm of the gradient before it is clipped, and whether it and the loss
-    # are numbers. One NaN anywhere reaches the loss or the norm.
-    norm = optax.tree.norm(grads)
-    is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-
-    def keep_finite(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda n, o: jnp.where(is_finite, n, o), new, old)
-
-    # The update is computed in any case and taken only where all is finite: the choice is made on
-    # the device, so that the host need not look at this step before it sends the next.
-    transformation = make_optimizer(optimizer, h, state.step, is_finite, encoder)
-    updates, opt_state = transformation.update(grads, state.opt_state, state.params)
-    params = keep_finite(optax.apply_updates(state.params, updates), state.params)
-    if not isinstance(optimizer, OptimizerConfig):  # those by settings keep their own state
-        opt_state = keep_finite(opt_state, state.opt_state)
-
-    # In a row: the host stops a run that does not recover, which a single bad batch is not.
-    bad_steps = jnp.where(is_finite, 0, state.bad_steps + 1)
-    scalars = {
-        'loss': loss,
-        'grad_norm': norm,
-        'param_norm': optax.tree.norm(params),
-        'bad_steps': bad_steps.astype(jnp.float32),
-    }
-    if isinstance(optimizer, OptimizerConfig):
-        scalars['learning_rate'] = learning_rate(optimizer, h, state.step)
-    # The step counts a discarded step too: data and schedule go on.
-    new_state = state._replace(
-        params=params, opt_state=opt_state, step=state.step + 1, bad_steps=bad_steps
-    )
-    return new_state, scalars
 
 
 def jit_train_step(

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.model.families.registry import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.model import heads

@@ -8,15 +8,35 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.embeddings import EMBEDDINGS, OF_WORDS, Embedding, EmbeddingName
+from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embedding, EmbeddingName
+from bert_jax.configs.model.families import albert, bert, modernbert, roberta
 from bert_jax.configs.model.families.family import Family
-from bert_jax.configs.model.families.registry import FAMILIES, FamilyName
-from bert_jax.configs.model.tuning import DEFAULTS, TuningConfig
+from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, newer, option
 from bert_jax.configs.section import Section
+
+# The families of encoders, of which `model.family` takes the names: BERT first, as the default; the
+# others by name.
+FAMILIES: dict[str, Family] = {
+    'bert': bert.FAMILY,
+    'albert': albert.FAMILY,
+    'modernbert': modernbert.FAMILY,
+    'roberta': roberta.FAMILY,
+}
+
+# What a checker of types cannot know is checked when a configuration is made.
+if TYPE_CHECKING:
+    FamilyName = str
+    RecipeName = str
+else:
+    FamilyName = Literal[*FAMILIES]
+    # Recipes of fine-tuning: the paper's, that of google-research/bert's README, and the families'.
+    RecipeName = Literal[
+        'paper', 'readme', *(name for name, family in FAMILIES.items() if family.recipe)
+    ]
 
 _NONE = TuningConfig()
 

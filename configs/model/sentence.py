@@ -121,8 +121,8 @@ class EmbeddingConfig(Section):
     @property
     def cuts(self) -> tuple[tuple[int | None, float], ...]:
         """Return (how many numbers, weight) of each cut of the vectors; (None, 1.0): whole."""
-        dims = [int(dim) for dim in _numbers(self.matryoshka, 'matryoshka')]
-        weights = _numbers(self.matryoshka_weights, 'matryoshka_weights') or [1.0] * len(dims)
+        dims = [int(dim) for dim in _read_numbers(self.matryoshka, 'matryoshka')]
+        weights = _read_numbers(self.matryoshka_weights, 'matryoshka_weights') or [1.0] * len(dims)
         self._require(len(weights) == len(dims), 'matryoshka_weights', 'as many as matryoshka has')
         return tuple(zip(dims, weights)) or ((None, 1.0),)
 
@@ -188,7 +188,7 @@ class EmbeddingConfig(Section):
         )
 
 
-def _numbers(text: str, name: str) -> list[float]:
+def _read_numbers(text: str, name: str) -> list[float]:
     """Return the numbers of a list with commas. UserError, naming the setting, for others."""
     try:
         numbers = [float(word) for word in text.split(',')] if text else []

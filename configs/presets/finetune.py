@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.configs import overrides
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.families.registry import FAMILIES, RecipeName
-from bert_jax.configs.model.tuning import Method
+from bert_jax.configs.model.model_config import FAMILIES, RecipeName
+from bert_jax.configs.model.tuning_config import Method
 from bert_jax.configs.schema import (
     FeatureConfig,
     FeatureSet,

@@ -23,7 +23,7 @@ NAMES = sorted(
     {
         name
         for table in elsewhere.TABLES.values()
-        for there, _ in list(elsewhere.rows(table))[1:]
+        for there, _ in list(elsewhere.read_rows(table))[1:]
         for name in re.findall(r"[`']([\w-]+)", there)
     }
 )
@@ -143,7 +143,7 @@ def test_a_flag_of_another_program_is_answered_with_ours(typed, meant):
 def test_the_page_has_the_tables():
     page = PAGE.read_text()
     for heading, table in elsewhere.TABLES.items():
-        first, *others = [f'| {there} | {here} |' for there, here in elsewhere.rows(table)]
+        first, *others = [f'| {there} | {here} |' for there, here in elsewhere.read_rows(table)]
         wanted = '\n'.join([f'## {heading}', first, '|---|---|', *others, ''])
         assert wanted in page, f'{PAGE.name} lacks this table:\n{wanted}'
 
@@ -152,7 +152,7 @@ def test_each_name_is_explained_once():
     every = [
         name
         for table in elsewhere.TABLES.values()
-        for there, _ in list(elsewhere.rows(table))[1:]
+        for there, _ in list(elsewhere.read_rows(table))[1:]
         for name in set(re.findall(r'`(\w+)', there)) - {'pipeline'}
     ]
     assert sorted(every) == sorted(set(every)) and len(every) > 200

@@ -227,7 +227,7 @@ def test_interrupted(program):
     ],
 )
 def test_an_interrupted_command_says_what_it_does_when_given_again(capsys, action, then):
-    with pytest.raises(SystemExit) as ended, app.ending('name', action.after_interrupt):
+    with pytest.raises(SystemExit) as ended, app.report_end('name', action.after_interrupt):
         raise KeyboardInterrupt
     assert ended.value.code == 130
     assert capsys.readouterr().err == f'name: interrupted: {then}\n'

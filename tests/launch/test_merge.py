@@ -11,7 +11,7 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.configs import schema
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model import heads
 from bert_jax.runs.sources.merged import average, merge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.configs.model.distillation import DistillationConfig
+from bert_jax.configs.model.tuning_config import DistillationConfig
 from bert_jax.train.losses.distillation import METHODS, Outputs
 from tests.bert_jax.train.test_distillation import batch, learnt, model_of
 

@@ -92,7 +92,7 @@ def test_losses_and_gradients_of_every_step(encoder, head, outputs):
         make_state(params, OPTIMIZER),
         learning_rate.hparams_of(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
     )
-    step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))
+    step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER))
     found = ([], [])
     for batch in batches(outputs):
         state, sums = step(state, batch | {'example_weights': np.ones(B, np.float32)}, scalars)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.conversion import huggingface, peft, serving
 from bert_jax.conversion.trained_model import Model, fold_tuned
 from bert_jax.train.task_heads import HEADS

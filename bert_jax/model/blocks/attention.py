@@ -22,7 +22,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from bert_jax.configs.model.own_parts import find_class
+from bert_jax.configs.options import find_class
 from bert_jax.model.blocks.attention_kernels import TPU_BLOCK, run_cudnn, run_tpu_splash
 from bert_jax.model.blocks.part import Linear, Part, Rows
 from bert_jax.model.blocks.positions import POSITIONS

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bert_jax.configs.model.own_parts import find_class
+from bert_jax.configs.options import find_class
 from bert_jax.configs.schema import ModelConfig
 
 

@@ -42,5 +42,5 @@ def main() -> int:
 
 
 if __name__ == '__main__':
-    with app.ending('study'):
+    with app.report_end('study'):
         sys.exit(main())

@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.embeddings import OF_WORDS
+from bert_jax.configs.model.embedding_kinds import OF_WORDS
 from bert_jax.configs.model.sentence import LOSSES, EmbeddingConfig, SentenceConfig
 from bert_jax.configs.schema import FinetuneConfig, ModelConfig
 from bert_jax.costs.flops import count_training_flops

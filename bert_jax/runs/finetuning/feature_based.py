@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.embeddings import OF_WORDS
+from bert_jax.configs.model.embedding_kinds import OF_WORDS
 from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.model.bilstm import FeatureTagger, find_layers

@@ -44,7 +44,7 @@ from bert_jax.train.state import (
     load_params_into,
     make_state,
 )
-from bert_jax.train.step import make_train_step
+from bert_jax.train.step import StepOptions, make_train_step
 
 
 class Programs(NamedTuple):
@@ -355,15 +355,14 @@ class FineTuner:
         # Shapes alone, without memory: what the shardings are made of.
         state = jax.eval_shape(init, np.uint32(0))
         shardings = partition.choose_shardings(state, mesh, shards)
-        step = make_train_step(
-            training.objective,
-            optimizer,
+        options = StepOptions(
             runtime.accumulation,
             dropout_rng=runtime.dropout_rng,
             shard_optimizer=shards,
             dtype=jnp.dtype(runtime.compute_dtype),
             encoder=source,
         )
+        step = make_train_step(training.objective, optimizer, options)
 
         # The state is donated: the step writes over the old one, which is not needed any more.
         # Metrics are left where the compiler puts them.

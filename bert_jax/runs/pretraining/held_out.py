@@ -163,7 +163,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     from bert_jax.runs.sources.source import read_source
 
     workdir = Workdir(folder)
-    config, manifest, tokenizer = _checked(workdir, data, split)
+    config, manifest, tokenizer = _check_records(workdir, data, split)
 
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
     source = read_source(workdir.name)
@@ -205,7 +205,9 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     return write_result(workdir, split, report)
 
 
-def _checked(workdir: Workdir, data: str, split: str) -> tuple[PretrainConfig, Manifest, Tokenizer]:
+def _check_records(
+    workdir: Workdir, data: str, split: str
+) -> tuple[PretrainConfig, Manifest, Tokenizer]:
     """Return the run's settings, the records' manifest, the run's tokenizer.
 
     Raises:

@@ -90,7 +90,7 @@ def make_plan(
         task = estimate.Task(config, phase, count, topology)
         phases.append(_plan_phase(task, options.all_layers, not missing, refusals))
     size = phases[0]['checkpoint_bytes']
-    report = _facts(config, topology) | {
+    report = _list_facts(config, topology) | {
         'compiled': not missing,
         'phases': phases,
         'mfu': options.mfu,
@@ -137,7 +137,7 @@ def _plan_phase(
     return planned | of_step | {'memory': used}
 
 
-def _facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
+def _list_facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
     """Return what is planned on what, in the order in which it is read."""
     from bert_jax.costs import estimate, flops
     from bert_jax.model import partition
@@ -174,16 +174,16 @@ def format_plan(plan: Plan) -> Iterator[str]:
     yield f'{plan["hosts"]} host(s) with {plan["chips"] // plan["hosts"]} chip(s) each{called}'
     yield f'{plan["parameters"]:,} parameters'
     yield (
-        f'chip {chip["name"]}: {_si(chip["peak_flops"])}FLOP/s bf16,'
+        f'chip {chip["name"]}: {_format_si(chip["peak_flops"])}FLOP/s bf16,'
         f' {format_bytes(chip["hbm_usable"])}'
-        f' usable at {_si(chip["hbm_bandwidth"])}B/s, links {_si(chip["ici"])}B/s out;'
-        f' {chip["source"]}'
+        f' usable at {_format_si(chip["hbm_bandwidth"])}B/s, links'
+        f' {_format_si(chip["ici"])}B/s out; {chip["source"]}'
     )
     yield from (f'WARNING {warning}' for warning in plan['warnings'])
 
     # Then each phase, whose step has its own length and batch.
     for i, phase in enumerate(plan['phases']):
-        yield from _phase_lines(i, phase, plan)
+        yield from _format_phase(i, phase, plan)
 
     # Then the run. A phase that does not fit has no time, so there is no sum either.
     saved = plan['checkpoints']
@@ -192,7 +192,9 @@ def format_plan(plan: Plan) -> Iterator[str]:
         f'checkpoints    {format_bytes(saved["bytes"])} each; {format_bytes(saved["kept"])} of disk'
         ' for the newest (runtime.keep_checkpoints), the best and one being written'
     )
-    beyond = [f'phase {i}' for i, phase in enumerate(plan['phases']) if _highest_mfu(phase, plan)]
+    beyond = [
+        f'phase {i}' for i, phase in enumerate(plan['phases']) if _find_highest_mfu(phase, plan)
+    ]
     for name, total in plan.get('schedule', {}).items():
         title = 'at the floors' if name == 'floor' else f'at {plan["mfu"]:.0%} MFU (assumed)'
         if name == 'mfu' and beyond:
@@ -200,7 +202,7 @@ def format_plan(plan: Plan) -> Iterator[str]:
             continue
         price = f', price {total["price"]:,.0f}' if 'price' in total else ''
         yield (
-            f'whole run {title}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
+            f'whole run {title}: {_format_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
             f' chip-hours{price}'
         )
     if missing := plan.get('not_compiled'):
@@ -211,13 +213,13 @@ def format_plan(plan: Plan) -> Iterator[str]:
         )
 
 
-def _highest_mfu(phase: Plan, plan: Plan) -> float | None:
+def _find_highest_mfu(phase: Plan, plan: Plan) -> float | None:
     """Return the most MFU that the floors leave; None where --mfu is not beyond that."""
     highest = phase['floor_s']['compute'] / max(phase['floor_s'].values())
     return highest if highest < 0.999 * plan['mfu'] else None
 
 
-def _phase_lines(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
+def _format_phase(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
     """Yield the work of a phase, the memory of a step, its floors and its time."""
     yield ''
     yield (
@@ -226,10 +228,10 @@ def _phase_lines(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
         f' {phase["steps"]:,} steps'
     )
     yield (
-        f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token,'
-        f' {_si(phase["flops_per_step"])}FLOP a step (the model)'
+        f'  FLOPs          {_format_si(phase["flops_per_token"])}FLOP a token,'
+        f' {_format_si(phase["flops_per_step"])}FLOP a step (the model)'
     )
-    yield from _memory_lines(phase, plan['chip'])
+    yield from _format_phase_memory(phase, plan['chip'])
 
     # No step is faster than its work at the chip's peak in each of the three.
     title = 'step at least'  # of the first line alone
@@ -240,12 +242,12 @@ def _phase_lines(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
     ):
         seconds, figure = phase['floor_s'][name], plan['chip'][rate]
         yield (
-            f'  {title:<14} {name} {1e3 * seconds:.3g} ms: {_si(seconds * figure)}{unit} at'
-            f' {_si(figure)}{unit}/s'
+            f'  {title:<14} {name} {1e3 * seconds:.3g} ms: {_format_si(seconds * figure)}{unit} at'
+            f' {_format_si(figure)}{unit}/s'
         )
         title = ''
 
-    highest = _highest_mfu(phase, plan)
+    highest = _find_highest_mfu(phase, plan)
     for name, total in plan.get('schedule', {}).items():
         title = 'at the floor' if name == 'floor' else f'at {plan["mfu"]:.0%} MFU'
         if name == 'mfu' and highest is not None:
@@ -254,11 +256,11 @@ def _phase_lines(i: int, phase: Plan, plan: Plan) -> Iterator[str]:
         row = total['phases'][i]
         yield (
             f'  {title:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f}'
-            f' tokens/s, {_hours(row["hours"])}'
+            f' tokens/s, {_format_hours(row["hours"])}'
         )
 
 
-def _memory_lines(phase: Plan, chip: Plan) -> Iterator[str]:
+def _format_phase_memory(phase: Plan, chip: Plan) -> Iterator[str]:
     """Yield the memory, in one of three forms: compiled, compiled and refused, or estimated."""
     from bert_jax.costs import estimate
     from bert_jax.costs.step_costs import format_bytes
@@ -311,7 +313,7 @@ def _memory_lines(phase: Plan, chip: Plan) -> Iterator[str]:
     yield f'  WARNING        {likely}'
 
 
-def _si(value: float) -> str:
+def _format_si(value: float) -> str:
     # Thousands up to peta; what is larger stays in peta.
     for unit in ('', 'k', 'M', 'G', 'T'):
         if abs(value) < 1000:
@@ -320,5 +322,5 @@ def _si(value: float) -> str:
     return f'{value:.4g} P'
 
 
-def _hours(hours: float) -> str:
+def _format_hours(hours: float) -> str:
     return f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.1f} minutes'

@@ -17,7 +17,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.configs.model.embeddings import OF_WORDS
+from bert_jax.configs.model.embedding_kinds import OF_WORDS
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer

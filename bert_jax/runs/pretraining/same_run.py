@@ -60,10 +60,10 @@ def describe_process(config: schema.Config, records: Iterable[Any], named: Facts
             'options': {k: v for k, v in manifest.options.items() if k not in FREE_OPTIONS},
         }
         deciding |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
-    return deciding | _program() | named
+    return deciding | _describe_program() | named
 
 
-def _program() -> Facts:
+def _describe_program() -> Facts:
     """Our source by file, the versions beneath it, the variables that change what jax compiles."""
     facts: Facts = {}
 

@@ -15,8 +15,8 @@ from absl import logging
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.embeddings import OF_WORDS
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.embedding_kinds import OF_WORDS
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import extension

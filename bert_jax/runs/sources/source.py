@@ -30,7 +30,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, check_regular_files, reading
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
 from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
 from bert_jax.conversion.trained_model import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.configs.model.embeddings import Retvec
+from bert_jax.configs.model.embedding_kinds import Retvec
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import load_params_into

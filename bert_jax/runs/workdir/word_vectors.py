@@ -2,7 +2,7 @@
 
 Owns the way from a tokenizer to the arrays of a model that are computed and to the characters that
 a batch needs, and that a run keeps its vocabulary. Which arrays those are, and who reads
-characters, is configs/model/embeddings.py's, how a spelling becomes a vector
+characters, is configs/model/embedding_kinds.py's, how a spelling becomes a vector
 input_pipeline/tokenizer/spelling.py's.
 """
 
@@ -57,7 +57,7 @@ def inputs(
 ) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """Return what makes of a batch of a tokenizer's ids a batch that the model reads.
 
-    What it reads besides the ids is added (configs/model/embeddings.py).
+    What it reads besides the ids is added (configs/model/embedding_kinds.py).
     """
     return lambda batch: config.words.batch(batch, tokenizer)
 

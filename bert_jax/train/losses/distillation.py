@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.distillation import DistillationConfig
+from bert_jax.configs.model.tuning_config import DistillationConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
 from bert_jax.model.blocks.attention import ATTENTIONS

@@ -1,4 +1,8 @@
-"""The loss of masked words (MLM), and the objective of pre-training that it is a part of.
+"""The losses of pre-training: of masked words (MLM) and of pairs (NSP, or ALBERT's SOP).
+
+Next-sentence prediction and the order of sentences have two classes and the same loss. The records
+say which of them is asked: for the order the preprocessing swaps the two texts, in place of drawing
+the second elsewhere.
 
 Dims: B batch, P masked positions, V vocabulary.
 """
@@ -12,7 +16,6 @@ import jax.numpy as jnp
 
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.vocabulary_loss import Factors
-from bert_jax.train.losses.next_sentence import count_pairs, sum_next_sentence
 from bert_jax.train.losses.objective import (
     Batch,
     MetricSums,
@@ -51,6 +54,36 @@ def sum_masked_lm(mlm_BPV: jax.Array | Factors, batch: Batch) -> MetricSums:
         'mlm_loss': sum_weighted(cross_entropy(mlm_BPV, labels_BP), weights_BP),
         'mlm_accuracy': sum_weighted(mark_correct(mlm_BPV, labels_BP), weights_BP),
     }
+
+
+def weigh_pairs(batch: Batch) -> jax.Array:
+    """Return what each pair counts, [B], or [B, K] of rows that hold several examples."""
+    rows_B = batch['example_weights']
+    if 'next_sentence_weights' not in batch:
+        return rows_B
+    # Of a packed row also 0 for places that hold no example.
+    return batch['next_sentence_weights'] * rows_B[:, None]
+
+
+def sum_next_sentence(logits: jax.Array, batch: Batch) -> MetricSums:
+    """Return loss and accuracy of the pairs, of their logits [B, 2] or [B, K, 2].
+
+    Label 0: B follows A. Each class is measured by itself too: a head that always gives one answer
+    has half of all right, which the mean alone would not show.
+    """
+    labels, pairs = batch['next_sentence_labels'], weigh_pairs(batch)
+    correct = mark_correct(logits, labels)
+    return {
+        'nsp_loss': sum_weighted(cross_entropy(logits, labels), pairs),
+        'nsp_accuracy': sum_weighted(correct, pairs),
+        'nsp_accuracy_is_next': sum_weighted(correct, pairs * (labels == 0)),
+        'nsp_accuracy_random': sum_weighted(correct, pairs * (labels == 1)),
+    }
+
+
+def count_pairs(batch: Batch) -> jax.Array:
+    """Return the number of pairs of a batch, at least 1."""
+    return jnp.maximum(jnp.sum(weigh_pairs(batch)), 1.0)
 
 
 def make_pretraining_objective(model: Any, nsp: bool) -> Objective:

@@ -1,1 +1,1 @@
-"""The families of encoders: a file each, which registry.py lists."""
+"""The families of encoders: a file each, which configs/model/model_config.py lists."""

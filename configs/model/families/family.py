@@ -3,7 +3,7 @@
 Owns the fields of an entry, and how a table of modules names each array in another program, also
 an array that is fused there with others or in several pieces. It must not know files:
 bert_jax/conversion reads and writes those. A family is a file beside this one, which makes an
-entry, and its line in `FAMILIES` (registry.py).
+entry, and its line in `FAMILIES` of configs/model/model_config.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 Name = str | Piece | tuple[Piece, ...]
 
 
-def _pieces(name: Name) -> tuple[Piece, ...]:
+def _list_pieces(name: Name) -> tuple[Piece, ...]:
     """Return a name as the pieces that it means."""
     if isinstance(name, str):
         return (Piece(name),)
@@ -106,10 +106,10 @@ class TransformersNames:
         names = {**self.arrays, **self.in_class.get(architecture, {})}
         module, _, leaf = path.rpartition('/')
         if path in names:
-            return ArrayName(_pieces(names[path]), leaf == 'kernel')
+            return ArrayName(_list_pieces(names[path]), leaf == 'kernel')
         # torch calls the matrix of a layer, and the scale of a norm, its weight
         end = '.bias' if leaf == 'bias' else '.weight'
-        pieces = tuple(piece.of(end) for piece in _pieces(names[module]))
+        pieces = tuple(piece.of(end) for piece in _list_pieces(names[module]))
         return ArrayName(pieces, leaf == 'kernel')
 
     def full(self, name: str, architecture: str) -> str:
@@ -122,7 +122,7 @@ class TransformersNames:
         names = []
         for path in self.in_class.get(architecture, {}):
             for end in ('.weight', '.bias'):
-                for piece in _pieces(self.arrays[path]):
+                for piece in _list_pieces(self.arrays[path]):
                     if piece.name.startswith(self._in_encoder):
                         names.append(piece.of(end).name)
         return tuple(names)
@@ -133,7 +133,7 @@ class TransformersNames:
         modules = set()
         for path, name in self.arrays.items():
             if path.startswith('encoder/'):
-                modules |= {f'{piece.name.partition(".")[0]}.' for piece in _pieces(name)}
+                modules |= {f'{piece.name.partition(".")[0]}.' for piece in _list_pieces(name)}
         return tuple(modules)
 
 
@@ -162,9 +162,9 @@ class GoogleNames:
         # Names of single arrays, tables or kernels that lie [out, in] there, stand in the table
         # themselves; all others are a module's name and a leaf's.
         if path in self.arrays:
-            return ArrayName(_pieces(self.arrays[path]), path.endswith('/kernel'))
+            return ArrayName(_list_pieces(self.arrays[path]), path.endswith('/kernel'))
         module, _, leaf = path.rpartition('/')
-        pieces = _pieces(self.arrays[module])
+        pieces = _list_pieces(self.arrays[module])
         # Their norms call scale and bias gamma and beta.
         if 'LayerNorm' in pieces[0].name:
             leaf = {'scale': 'gamma', 'bias': 'beta'}[leaf]

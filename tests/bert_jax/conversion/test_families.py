@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece, TransformersNames
-from bert_jax.configs.model.families.registry import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.conversion import huggingface
 from bert_jax.train.task_heads import CLASSES, HEADS
 from tests.helpers import tiny_models

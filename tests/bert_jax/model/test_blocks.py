@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.conversion import huggingface
 from bert_jax.costs import flops
 from bert_jax.model import heads

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh.construction import make_mesh
 from bert_jax.model import heads, layout

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.presets import modernbert
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.costs import flops

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.configs import schema
+from bert_jax.configs import options, schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model import own_parts
 from bert_jax.configs.overrides import apply
 from bert_jax.inference import Bert
 from tests.helpers.tiny import tiny_config
@@ -60,17 +59,17 @@ NAMES = {
 
 @pytest.fixture
 def nothing_registered(monkeypatch):
-    for names in own_parts._OWN.values():
+    for names in options._OWN.values():
         names.clear()
-    monkeypatch.setattr(own_parts, '_RUN', set())
-    monkeypatch.delenv(own_parts.VARIABLE, raising=False)
+    monkeypatch.setattr(options, '_RUN', set())
+    monkeypatch.delenv(options.PARTS_VARIABLE, raising=False)
 
 
 @pytest.fixture
 def file(tmp_path, nothing_registered, monkeypatch):
     path = tmp_path / 'my_parts.py'
     path.write_text(FILE)
-    monkeypatch.setenv(own_parts.VARIABLE, str(path))
+    monkeypatch.setenv(options.PARTS_VARIABLE, str(path))
     return path
 
 
@@ -106,6 +105,6 @@ def test_whoever_lacks_the_class_is_told_so_in_a_line(nothing_registered, settin
 def test_what_cannot_be_registered_is_a_line(nothing_registered, monkeypatch):
     with pytest.raises(UserError, match="'heads' is none of norm_class, positions"):
         bert_jax.register_part('heads', 'x', int)
-    monkeypatch.setenv(own_parts.VARIABLE, 'nowhere.py')
+    monkeypatch.setenv(options.PARTS_VARIABLE, 'nowhere.py')
     with pytest.raises(UserError, match='BERT_JAX_PARTS=nowhere.py: no such file'):
         schema.ModelConfig(norm_class='rms')

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from bert_jax.configs.model.distillation import DistillationConfig
+from bert_jax.configs.model.tuning_config import DistillationConfig
 from bert_jax.model import heads
 from bert_jax.train.losses.distillation import METHODS, Outputs
 from tests.helpers.numpy_bert import noisy_params

@@ -22,7 +22,7 @@ from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.losses.multiple_negatives import LOSSES, make_vector_objective
 from bert_jax.train.state import make_state
-from bert_jax.train.step import make_train_step
+from bert_jax.train.step import StepOptions, make_train_step
 from tests.helpers.numpy_bert import make_batch, noisy_params
 from tests.helpers.tiny import tiny_config
 
@@ -112,7 +112,7 @@ def stepped(config: EmbeddingConfig, mesh: dict | None = None, shards=False):
     step = make_train_step(
         task_heads.make_objective('embedding', model, config),
         dataclasses.replace(optimizer, weight_decay=0.0),
-        shard_optimizer=shards,
+        StepOptions(shard_optimizer=shards),
     )
     state = make_state(jax.device_put(noisy_params(model)), optimizer)
     count = math.prod((mesh or {'data_parallel': 1}).values())

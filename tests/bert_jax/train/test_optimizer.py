@@ -17,7 +17,7 @@ from flax import traverse_util
 from bert_jax.configs.load import load
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece
-from bert_jax.configs.model.families.registry import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig
 from bert_jax.mesh.sharding import format_path
 from bert_jax.model import heads, layout
@@ -325,7 +325,7 @@ RATES = {
 def test_learning_rate(settings, want):
     config = OptimizerConfig(**{'peak_lr': 1.0, 'warmup_steps': 10, 'power': 0.5, **settings})
     h = learning_rate.hparams_of(config, 0, 100)
-    found = learning_rate.learning_rate(config, h, np.array([*want])).tolist()
+    found = learning_rate.compute_learning_rate(config, h, np.array([*want])).tolist()
     assert found == pytest.approx([*want.values()], abs=1e-6)
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.distillation import DistillationConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import DistillationConfig, TuningConfig
 from bert_jax.configs.schema import (
     FinetuneConfig,
     ModelConfig,

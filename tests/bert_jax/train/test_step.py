@@ -25,7 +25,7 @@ from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.losses.masked_lm import make_pretraining_objective
 from bert_jax.train.losses.objective import Objective
 from bert_jax.train.state import TrainState, make_state
-from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
+from bert_jax.train.step import StepOptions, jit_train_step, make_eval_step, make_train_step
 from tests.bert_jax.train.test_dynamic_masking import rows_of
 from tests.helpers.masking import MASK, VOCAB
 from tests.helpers.numpy_bert import make_batch, noisy_params
@@ -63,18 +63,15 @@ def train(
     # On the host first: the step takes the state's memory, of which two leaves may share some.
     state = jax.device_get(make_state(params, optimizer))
     state = jax.device_put(state, partition.choose_shardings(state, mesh, shards))
-    step = jit_train_step(
-        make_train_step(
-            make_pretraining_objective(model, nsp=True),
-            optimizer,
-            runtime.accumulation,
-            dropout_rng=runtime.dropout_rng,
-            shard_optimizer=shards,
-            dtype=model.dtype,
-            **more,
-        ),
-        state,
+    options = StepOptions(
+        runtime.accumulation,
+        dropout_rng=runtime.dropout_rng,
+        shard_optimizer=shards,
+        dtype=model.dtype,
+        **more,
     )
+    objective = make_pretraining_objective(model, nsp=True)
+    step = jit_train_step(make_train_step(objective, optimizer, options), state)
     scalars, sums = hparams_of(optimizer, 7, 100), []
     with jax.set_mesh(mesh):
         for batch in batches:

@@ -15,14 +15,14 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.configs.load import load
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.conversion.trained_model import assemble_tuned, fold_tuned
 from bert_jax.model import heads
 from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.state import init_params, join_frozen, load_encoder, make_state, split_frozen
-from bert_jax.train.step import make_train_step
+from bert_jax.train.step import StepOptions, make_train_step
 from tests.helpers.numpy_bert import (
     ACTIVATION,
     dense,
@@ -181,7 +181,7 @@ def _moved(options, accumulation: int):
     as_arrays = lambda tree: jax.tree.map(jnp.asarray, tree)
     state = make_state(as_arrays(trained), optimizer, as_arrays(frozen))
     objective = task_heads.make_objective('classifier', model)
-    step = make_train_step(objective, optimizer, accumulation)
+    step = make_train_step(objective, optimizer, StepOptions(accumulation))
     batch = make_batch(shape) | {'labels': np.array([0, 1, 1, 0], np.int32)}
     after, metrics = step(state, batch, hparams_of(optimizer, 3, 1))
     assert np.isfinite(metrics['loss'][0])

@@ -267,7 +267,8 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     assert whole == stopped and [(m['step'], m['steps']) for m in whole] == [(10, 10), (15, 5)]
     scalars = learning_rate.hparams_of(config.optimizer, 0, 15, warmup_steps=1)
     rates = [
-        float(learning_rate.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
+        float(learning_rate.compute_learning_rate(config.optimizer, scalars, step - 1))
+        for step in (10, 15)
     ]
     assert [m['learning_rate'] for m in whole] == pytest.approx(rates)
 

@@ -1,5 +1,6 @@
-"""Parameter-efficient tuning: its methods by name, and the options that each of them reads.
+"""What of a model is trained, and from which teacher: the settings of tuning and distillation.
 
+Owns the methods of parameter-efficient tuning by name, and the options that each of them reads.
 What a method adds to a block, and what of it is trained, is bert_jax/model/tuning.py's.
 
 Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, option
+from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, FROM_0, RATE, option
 from bert_jax.configs.section import Section
 
 if TYPE_CHECKING:
@@ -178,3 +179,41 @@ class TuningConfig(Section):
                 + f' leave nothing of {layers} blocks to {self.method}: lower them'
             )
         return dataclasses.replace(self, **options)
+
+
+@dataclass(frozen=True)
+class DistillationConfig(Section):
+    """Which teacher a run of pre-training has, and what the student copies.
+
+    What is minimised is bert_jax/train/losses/distillation.py's, what the teacher gives
+    bert_jax/runs/pretraining/teacher.py's.
+    """
+
+    teacher: str = option(
+        '', 'the model that the student learns from, as --init_from names it; empty: none'
+    )
+    method: Literal['distilbert', 'minilm'] = option(
+        'distilbert',
+        "distilbert: the teacher's distribution over masked tokens and the direction of its last"
+        ' states; minilm: the relations of queries, keys and values in one block',
+    )
+    temperature: float = option(
+        2.0, 'distilbert: divides the logits of both before the softmax', within=ABOVE_0
+    )
+    soft_weight: float = option(
+        5.0, "distilbert: the weight of the teacher's distribution", within=FROM_0
+    )
+    cosine_weight: float = option(
+        1.0, 'distilbert: the weight of the last states; 0 where the widths differ', within=FROM_0
+    )
+    masked_lm_weight: float | None = option(
+        None,
+        'the weight of the masked-LM loss; none: 2 for distilbert, 0 for minilm',
+        within=FROM_0,
+    )
+    relation_heads: int = option(
+        12, 'minilm: heads that relations are taken in; divides both widths', within=COUNT
+    )
+    teacher_block: int = option(
+        -1, "minilm: the teacher's block, from 0; -1: the last", within='[-1, 2147483647]'
+    )
