@@ -65,7 +65,7 @@ class _Export(TrainedModel):
           **program: of a program, how it is written.
         """
         app.check_output('output', self.output)
-        from bert_jax.inference.export import export
+        from bert_jax.inference.export import ExportOptions, export
         from bert_jax.inference.serving_folder import ProgramSettings
         from bert_jax.runs.sources.source import read_source
         from bert_jax.runs.workdir.resumable import note_inputs, was_made
@@ -78,10 +78,7 @@ class _Export(TrainedModel):
             self.output, lambda: made_from | {'model': read_source(self.where).fingerprint()}
         ):
             return
-        exported = export(
-            self.where,
-            format,
-            self.output,
+        options = ExportOptions(
             self.architecture,
             base,
             self.hidden_act,
@@ -90,6 +87,7 @@ class _Export(TrainedModel):
             self.language,
             self.license,
         )
+        exported = export(self.where, format, self.output, options)
         note_inputs(self.output, made_from | {'model': exported.model})
         print(f'{self.output}: {exported.architecture}')
 

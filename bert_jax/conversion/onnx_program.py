@@ -56,7 +56,8 @@ def check_opset(opset: int) -> None:
             f'--opset={opset} is too old: these models need LayerNormalization, which ONNX has'
             f' since opset {OPSET}'
         )
-    if opset > (newest := defs.onnx_opset_version()):
+    newest = defs.onnx_opset_version()
+    if opset > newest:
         raise UserError(f'--opset={opset}: the onnx that is installed has opsets up to {newest}')
 
 
@@ -102,31 +103,24 @@ def _make_proto(model: Model, opset: int) -> Any:
     graph = Graph(opset)
     outer = {name: graph.fresh(name) for name in inputs}  # as int32
     for name, spec in inputs.items():
-        graph.symbols |= {
-            str(size): (INPUTS[name], axis)
-            for axis, size in enumerate(spec.shape) if str(size) not in graph.symbols
-        }  # fmt: skip
+        for axis, size in enumerate(spec.shape):
+            graph.symbols.setdefault(str(size), (INPUTS[name], axis))
         cast = helper.make_node('Cast', [INPUTS[name]], [outer[name]], to=TensorProto.INT32)
         graph.nodes.append(cast)
     given = [_make_constant(np.asarray(leaf), name) for name, leaf in weights.items()]
     given += [Value(spec.shape, spec.dtype, outer[name]) for name, spec in inputs.items()]
-    results = walk(graph, traced, given)
     ends = {}
-    for name, value in zip(names, results, strict=True):
+    for name, value in zip(names, walk(graph, traced, given), strict=True):
         graph.nodes.append(helper.make_node('Identity', [graph.whole(value)], [name]))
-        ends[name] = helper.make_tensor_value_info(
-            name, onnx_type(value.dtype), [_name_axis(size) for size in value.shape]
-        )
+        ends[name] = _describe(name, onnx_type(value.dtype), value.shape)
     nodes, used = _drop_unread(graph.nodes, list(ends))
-    begins = [
-        helper.make_tensor_value_info(
-            INPUTS[name], TensorProto.INT64, [_name_axis(size) for size in spec.shape]
-        )
-        for name, spec in inputs.items()
-        if INPUTS[name] in used
-    ]
-    held = [numpy_helper.from_array(np.ascontiguousarray(array), name)
-            for name, array in graph.weights.items() if name in used]  # fmt: skip
+    begins, held = [], []
+    for name, spec in inputs.items():
+        if INPUTS[name] in used:
+            begins.append(_describe(INPUTS[name], TensorProto.INT64, spec.shape))
+    for name, array in graph.weights.items():
+        if name in used:
+            held.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
     made = helper.make_graph(nodes, model.architecture, begins, list(ends.values()), held)
     opsets = [helper.make_opsetid('', opset)]
     version = helper.find_min_ir_version_for(opsets)
@@ -135,9 +129,12 @@ def _make_proto(model: Model, opset: int) -> Any:
     )
 
 
-def _name_axis(size: Any) -> Any:
-    """Return an axis as a file says it: a number, or a name where it is open."""
-    return size if isinstance(size, int) else _AXES.get(str(size), str(size))
+def _describe(name: str, onnx_type: int, shape: Sequence[Any]) -> Any:
+    """Return what a file says of an input or output: axes are numbers, or names where open."""
+    from onnx import helper
+
+    axes = [size if isinstance(size, int) else _AXES.get(str(size), str(size)) for size in shape]
+    return helper.make_tensor_value_info(name, onnx_type, axes)
 
 
 def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any]]:
@@ -217,7 +214,8 @@ def _convert(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence
     if is_known and all(isinstance(size, int) for shape in shapes for size in shape):
         return _compute_now(equation, inputs)
     made = Made(name, inputs, params)
-    if (node := find_fused(graph, made)) is not None:
+    node = find_fused(graph, made)
+    if node is not None:
         return [Value(shapes[0], dtypes[0], node, made=made)]
     if name not in ROWS:
         raise UserError(
@@ -254,16 +252,19 @@ def _convert_loop(
     operations = getattr(traced, 'jaxpr', traced)
     # jax says how many it keeps, carries and walks over otherwise in each version; ranks say it in
     # all: only what is walked over, or stacked, has an axis more outside than inside.
-    is_same = lambda outer, inner: len(outer) == len(inner.aval.shape)
-    walked = sum(not is_same(value.shape, atom) for value, atom in zip(inputs, operations.invars))
-    carried = sum(is_same(shape, atom) for shape, atom in zip(shapes, operations.outvars))
+    walked = carried = 0
+    for value, atom in zip(inputs, operations.invars):
+        walked += len(value.shape) != len(atom.aval.shape)
+    for shape, atom in zip(shapes, operations.outvars):
+        carried += len(shape) == len(atom.aval.shape)
     fixed = len(inputs) - carried - walked
     states, rows = inputs[fixed : fixed + carried], inputs[fixed + carried :]
     # What the body reads of outside must be there before it.
-    outside = [
-        value if value.array is not None else Value(value.shape, value.dtype, graph.whole(value))
-        for value in inputs[:fixed]
-    ]
+    outside = []
+    for value in inputs[:fixed]:
+        if value.array is None:
+            value = Value(value.shape, value.dtype, graph.whole(value))
+        outside.append(value)
     body = Graph(graph.opset, graph)
     of_body = [Value(value.shape, value.dtype, body.fresh('inside')) for value in states]
     of_body += [Value(value.shape[1:], value.dtype, body.fresh('inside')) for value in rows]
@@ -293,8 +294,9 @@ def _drop_unread(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], 
         if used & set(node.output):
             kept.append(node)
             used |= set(node.input)
-            bodies = [attribute.g for attribute in node.attribute if attribute.HasField('g')]
-            used |= {name for body in bodies for inner in body.node for name in inner.input}
+            for attribute in node.attribute:
+                for inner in attribute.g.node:  # of a loop's body
+                    used |= set(inner.input)
     return kept[::-1], used
 
 

@@ -30,7 +30,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
 from bert_jax.conversion.trained_model import Model
 from bert_jax.inference.engine import check_process
-from bert_jax.inference.feature_extraction import Extractor
+from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
@@ -101,9 +101,7 @@ class Bert:
         )
         # Each keeps its programs; those in use are few.
         self._extractor = functools.lru_cache(4)(
-            lambda layers, pool, length: Extractor(
-                source, layers, pool, length, compute_dtype, 'float32'
-            )
+            lambda *asked: Extractor(source, FeatureOptions(*asked, compute_dtype))
         )
         self._states = functools.lru_cache(2)(
             lambda attentions: jax.jit(

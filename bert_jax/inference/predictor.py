@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +28,7 @@ from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.trained_model import Model, check_parts
 from bert_jax.costs.step_costs import format_bytes
 from bert_jax.inference import pipelines
-from bert_jax.inference.engine import InferenceEngine, Resident, check_process, place_params
+from bert_jax.inference.engine import DeviceWeights, InferenceEngine, check_process
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
@@ -127,9 +127,27 @@ def choose_roles(
     return (*required, 'text_b') if options['texts'] == 2 else required, left
 
 
-# Records on their way through the device: what is wrong with a record, by its index; the others,
-# by theirs; the rows of those; the results of the rows, on the device.
-_Started: TypeAlias = tuple[dict[int, str], dict[int, Any], Arrays, Iterable[Result]]
+class _Started(NamedTuple):
+    """Records on their way through the device.
+
+    Attributes:
+      faults: what is wrong with a record, by its index.
+      records: the others, by theirs.
+      rows: those of `records`.
+      results: of the rows, on the device.
+    """
+
+    faults: dict[int, str]
+    records: dict[int, Any]
+    rows: Arrays
+    results: Iterable[Result]
+
+
+def iterate_chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of `size` items, of the last of which there may be fewer."""
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
 
 
 class Predictor:
@@ -154,7 +172,7 @@ class Predictor:
         options: Mapping[str, Any],
         top: int = 5,
         compute_dtype: str = 'auto',
-        resident: Resident | None = None,
+        weights: DeviceWeights | None = None,
     ):
         """Put the model on the devices.
 
@@ -165,8 +183,8 @@ class Predictor:
           top: how many candidates an answer lists.
           compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
             fast in.
-          resident: weights on the devices that it shares with other predictors, to which its own
-            are added.
+          weights: those on the devices that it shares with other predictors, to which its own are
+            added.
         """
         compute_dtype = inference_dtype(compute_dtype)
         if not isinstance(top, int | np.integer) or top < 1:
@@ -200,8 +218,7 @@ class Predictor:
             source.params,
             max_seq_length,
             word_vectors.inputs(source.model, source.tokenizer),
-            resident,
-            compute_dtype,
+            weights or DeviceWeights(compute_dtype),
         )
         self.compilations = self._engine.compilations
         self.added_bytes = self._engine.added_bytes
@@ -270,9 +287,9 @@ class Predictor:
         workdirs = [workdirs] if isinstance(workdirs, str) else workdirs
         check_process()
         encoder, sources = read_tuned(workdirs)
-        resident: Resident = {}
         compute_dtype = inference_dtype(compute_dtype)
-        _, size = place_params({'encoder': encoder.params['encoder']}, resident, compute_dtype)
+        weights = DeviceWeights(compute_dtype)
+        _, size = weights.place({'encoder': encoder.params['encoder']})
         logging.info('%s: %s in memory, once', encoder.where, format_bytes(size))
 
         # What is not the encoder's own object is the run's.
@@ -280,7 +297,7 @@ class Predictor:
         for workdir, source in zip(workdirs, sources, strict=True):
             length, options = read_training_options(workdir)
             length = length or source.model.max_position
-            predictor = cls(source, length, options, top, compute_dtype, resident)
+            predictor = cls(source, length, options, top, compute_dtype, weights)
             logging.info('%s: adds %s', workdir, format_bytes(predictor.added_bytes))
             predictors[workdir] = predictor
         return predictors
@@ -313,12 +330,17 @@ class Predictor:
             inputs = [inputs]
 
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
-        numbers, items = itertools.count(), iter(inputs)
-        chunks = iter(lambda: list(itertools.islice(items, _CHUNK)), [])
-        cut = np.zeros(4, np.int64)
+        done, cut = 0, np.zeros(4, np.int64)
+        chunks = iterate_chunks(inputs, _CHUNK)
         for started in one_ahead(map(self._start, chunks)):
-            cut += cut_of(started[2])
-            yield from self._finish(*started, numbers, errors)
+            cut += cut_of(started.rows)
+            for answer in self._finish(started):
+                if isinstance(answer, str):
+                    if not errors:
+                        raise UserError(f'inputs[{done}]: {answer}')
+                    answer = {'error': answer}
+                done += 1
+                yield answer
         say_cut('inputs', cut, self._limit)
 
     def _record(self, item: Any) -> Mapping[str, Any]:
@@ -344,13 +366,15 @@ class Predictor:
         # Then the roles, and last the texts in them. None is a role left out, as an empty cell of
         # a table has it.
         item = {role: text for role, text in item.items() if text is not None}
-        if missing := [role for role in self.roles[0] if role not in item]:
-            raise UserError(
-                f'a record needs {" and ".join(self.roles[0])}: no {missing[0]!r} in'
-                f' {str(dict(item))[:80]}'
-            )
-        if unknown := [role for role in item if role not in roles]:
-            raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
+        for role in self.roles[0]:
+            if role not in item:
+                raise UserError(
+                    f'a record needs {" and ".join(self.roles[0])}: no {role!r} in'
+                    f' {str(dict(item))[:80]}'
+                )
+        for role in item:
+            if role not in roles:
+                raise UserError(f'a record has {", ".join(roles)}: {role!r} is none of them')
 
         for role, text in item.items():
             may_list = role in self._pipeline.lists
@@ -384,21 +408,15 @@ class Predictor:
 
         # Of the rows' arrays only what the model reads; the others are for the answers.
         arrays = {name: rows[name] for name in _ROW_ARRAYS if name in rows}
-        return faults, records, rows, self._engine(arrays) if records else []
+        results = self._engine(arrays) if records else []
+        return _Started(faults, records, rows, results)
 
     def _rows(self, records: Mapping[int, Any]) -> Arrays:
         return self._pipeline.rows(list(records.values())) if records else {}
 
-    def _finish(
-        self,
-        faults: Mapping[int, str],
-        records: Mapping[int, Any],
-        rows: Arrays,
-        results: Iterable[Result],
-        numbers: Iterator[int],
-        errors: bool,
-    ) -> Iterator[dict[str, Any]]:
+    def _finish(self, started: _Started) -> Iterator[dict[str, Any] | str]:
         """Yield the answers of what has been started, and the faults between them, in order."""
+        faults, records, rows, results = started
         # No records, no outputs: a chunk may be all faults.
         answers: Iterator[dict[str, Any]] = iter(())
         if records:
@@ -408,10 +426,5 @@ class Predictor:
             answers = iter(self._pipeline.answers(list(records.values()), rows, outputs))
 
         # Indices count faults and records together, so both come out in the order of the inputs.
-        for index, number in zip(range(len(faults) + len(records)), numbers):
-            if index in records:
-                yield next(answers)
-            elif errors:
-                yield {'error': faults[index]}
-            else:
-                raise UserError(f'inputs[{number}]: {faults[index]}')
+        for index in range(len(faults) + len(records)):
+            yield faults[index] if index in faults else next(answers)

@@ -21,7 +21,7 @@ from jax import Array
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.inference.feature_extraction import Extractor, Records
+from bert_jax.inference.feature_extraction import Extractor, FeatureOptions, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
@@ -157,8 +157,7 @@ class SemanticSearch:
     def of_file(
         cls,
         init_from: str,
-        path: str,
-        columns: Mapping[str, str | int] | None = None,
+        reader: Reader,
         layer: int = -1,
         pool: Pool | None = None,
         max_seq_length: int | None = None,
@@ -167,13 +166,11 @@ class SemanticSearch:
 
         Args:
           init_from: the model.
-          path: the file of sentences.
-          columns: where the column 'text' has another name, or an index: role -> column.
+          reader: the file of sentences, of the column 'text'.
           layer: 0 is the embeddings, -1 the last block.
           pool: how the pieces of a sentence are pooled; None: as the model says, or 'mean'.
           max_seq_length: word pieces of the longest row; None: as many as the model reads.
         """
-        reader = Reader(path, ('text',), (), columns)
         _ = reader.size  # a file that is not there is reported before the model is read
         source = load_source(init_from)
         if not -(last := source.model.num_layers) - 1 <= layer <= last:
@@ -184,9 +181,9 @@ class SemanticSearch:
         of_model = source.bert.sentence or SentenceConfig()
         length = max_seq_length or of_model.max_seq_length or source.model.max_position
         pooling = pool or of_model.pooling
-        extractor = Extractor(source, [layer], pooling, length, 'float32', 'float32')
-        search = cls(extractor, reader, path, of_model)
-        say_cut(path, search.cut, f'max_seq_length={length} allows')
+        extractor = Extractor(source, FeatureOptions([layer], pooling, length))
+        search = cls(extractor, reader, reader.path, of_model)
+        say_cut(reader.path, search.cut, f'max_seq_length={length} allows')
         return search
 
     def nearest(self, query: str, top: int) -> list[Near]:
