@@ -224,9 +224,9 @@ def _slice(call: Call) -> Value:
 
 def _iota(call: Call) -> Value:
     graph, axis = call.graph, call.params['dimension']
-    count = graph.node('Squeeze', graph.size(call.shape[axis]), graph.integers(0))
     zero = graph.weight(np.array(0, np.int64))
     step = graph.weight(np.array(1, np.int64))
+    count = graph.node('Squeeze', graph.size(call.shape[axis]), graph.integers(0))
     name = graph.node('Range', zero, count, step)
     name = graph.node('Cast', name, to=onnx_type(call.dtypes[0]))
     held: list[Any] = [1] * len(call.shape)

@@ -17,7 +17,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
-from bert_jax.conversion import hub, huggingface
+from bert_jax.conversion import huggingface, model_hub
 from bert_jax.conversion.trained_model import Model
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.workdir import metrics
@@ -208,5 +208,5 @@ def _read_last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
 
 def _find_hub_name(name: str) -> str | None:
     """Return the name of a model on the Hub without its revision, or None for what lies here."""
-    is_there = not epath.Path(name).exists() and hub.is_name(name) and '/' in name
+    is_there = not epath.Path(name).exists() and model_hub.is_name(name) and '/' in name
     return name.partition('@')[0] if is_there else None
