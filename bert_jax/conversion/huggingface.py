@@ -300,7 +300,10 @@ def _make_settings(model: Model) -> dict[str, Any]:
     if rate is None and default is not None:  # where null would not be the encoder's own
         rate = config.hidden_dropout
     act = _ACTIVATION_OUT[config.hidden_act]
-    settings = {'architectures': [model.architecture], 'model_type': names.model_type}
+    settings: dict[str, Any] = {
+        'architectures': [model.architecture],
+        'model_type': names.model_type,
+    }
     for ours, theirs in _name_settings(names).items():
         settings[theirs] = act if ours == 'hidden_act' else getattr(config, ours)
     if config.positions == 'learned':

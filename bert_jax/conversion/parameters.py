@@ -133,7 +133,7 @@ class Layout:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return {their name: shape} of all arrays."""
-        shapes = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for stored in self.stored.values():
             shapes |= stored.shapes()
         return shapes

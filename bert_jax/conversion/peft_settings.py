@@ -147,7 +147,7 @@ def make_tuning(method: str, settings: Mapping[str, Any], matrices: list[str]) -
     if not matrices:
         raise UserError(f'there are no arrays of {method} for any of {", ".join(MATRICES)}')
     if method == 'LORA':
-        given = {'r': 8, 'lora_alpha': 8, 'lora_dropout': 0.0}  # peft's own defaults
+        given: dict[str, Any] = {'r': 8, 'lora_alpha': 8, 'lora_dropout': 0.0}  # peft's defaults
         for name in given:
             given[name] = settings.get(name, given[name])
         # Of a null our own default would be taken, which scales the update by another factor.

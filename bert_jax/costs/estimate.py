@@ -176,8 +176,8 @@ def count_sent(task: Task) -> float:
     narrow = weights * width / 4
     # Over micro-batches gradients are added up in float32 before they are sent.
     summed = narrow if runtime.accumulation == 1 else weights
-    is_sharded = sharding.shards_update(runtime, task.mesh)
-    of_data = data * (summed + (narrow if is_sharded else summed))
+    gathered = narrow if sharding.shards_update(runtime, task.mesh) else summed
+    of_data = data * (summed + gathered)
     # Weights are those of one part of `fsdp`.
     of_fsdp = fsdp * mesh['fsdp'] * (summed + narrow)
 
@@ -224,7 +224,7 @@ _GUESSED = ('activations', 'logits')  # parts of an estimate that are not exact
 def count_kept(
     model: ModelConfig, scores: float, remat: str, width: int, scanned: bool = False
 ) -> float:
-    """Return bytes that a layer keeps of one token for the backward pass.
+    """Return the bytes that a layer keeps of one token for the backward pass.
 
     width: bytes of an activation; scores: numbers of attention scores that are kept of a token. As
     libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other

@@ -101,7 +101,9 @@ class Bert:
         )
         # Each keeps its programs; those in use are few.
         self._extractor = functools.lru_cache(4)(
-            lambda *asked: Extractor(source, FeatureOptions(*asked, compute_dtype))
+            lambda layers, pool, length: Extractor(
+                source, FeatureOptions(layers, pool, length, compute_dtype)
+            )
         )
         self._states = functools.lru_cache(2)(
             lambda attentions: jax.jit(
@@ -272,6 +274,7 @@ class Bert:
             )
         of_model = self.source.bert.sentence or SentenceConfig()
         layers = listed(layers)
+        # What is named takes the place of all that the model says of its vectors.
         is_named = pool is not None or tuple(layers) != (-1,)
         pool = pool or of_model.pooling
         max_length = max_length or of_model.max_seq_length
@@ -283,16 +286,20 @@ class Bert:
             extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
-        pairs, begin = enumerate(pairs_of(texts)), of_model.prompt(prompt)
-        records = ((number, {'text': begin + a, 'text_b': b}) for number, (a, b) in pairs)
-        parts = list(extractor(records, 'texts'))
-        cut = sum((part.cut for part in parts), np.zeros(4, np.int64))
+        records, begin = [], of_model.prompt(prompt)
+        for number, (a, b) in enumerate(pairs_of(texts)):
+            records.append((number, {'text': begin + a, 'text_b': b}))
+        vectors, cut = [], np.zeros(4, np.int64)
+        for part in extractor(records, 'texts'):
+            vectors += part.features
+            cut += part.cut
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
-        vectors = [row for part in parts for row in part.features]
         width = len(layers) * self.config.hidden_size
         array = np.array(vectors, np.float32).reshape(len(vectors), width)
-        array = array[:, : truncate_dim or (None if is_named else of_model.truncate_dim)]
-        return unit(array) if of_model.normalize and not is_named else array
+        if is_named:
+            return array[:, :truncate_dim]
+        array = array[:, : truncate_dim or of_model.truncate_dim]
+        return unit(array) if of_model.normalize else array
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
         """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.
@@ -303,10 +310,9 @@ class Bert:
           UserError: MaskFiller refuses a text.
         """
         texts = listed(texts)
-        several = isinstance(texts, list)
-        answers = self._filler(top).answers(texts if several else [texts])
-        masks = [answer['masks'] for answer in answers]
-        return masks if several else masks[0]
+        if isinstance(texts, list):
+            return [answer['masks'] for answer in self._filler(top).answers(texts)]
+        return self._filler(top)(texts)['masks']
 
     def _rows(self, rows: Any) -> Arrays:
         """Return rows as arrays [B, T] that the model reads. UserError where they are none."""

@@ -29,7 +29,7 @@ from bert_jax.conversion.trained_model import Model, Reading, store_words
 from bert_jax.inference import model_card, serving_folder
 from bert_jax.inference.model_card import Notes
 from bert_jax.inference.predictor import read_training_options
-from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
+from bert_jax.inference.serving_folder import DEFAULT, Form, ProgramSettings
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
@@ -210,7 +210,8 @@ def write(
                 tokenizer.save(folder)
                 left_out = peft.write(folder, model, base.bert, base.where, extras.saved)
                 return peft.read(folder, base.bert), left_out
-            left_out = serving_folder.write(folder, model, tokenizer, format, extras.program)
+            form: Form = 'onnx' if format == 'onnx' else 'stablehlo'
+            left_out = serving_folder.write(folder, model, tokenizer, form, extras.program)
             # Nothing reads a program back as weights; its name map is the identity.
             names = {name: name for name in serving.select_weights(model)}
             return Reading(model, names, (), ()), left_out

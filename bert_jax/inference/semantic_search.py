@@ -135,22 +135,24 @@ class SemanticSearch:
         self.texts: list[str] = []
         self.lines: list[int] = []
 
-        def kept() -> Records:
+        def read_texts() -> Records:
             for line, record in records:
                 if isinstance(record, BadRecord):
                     raise UserError(f'{path}:{line}: {record.reason}: mend or delete it')
                 text = record['text']
-                text = text if isinstance(text, str) else ' '.join(text)
+                if not isinstance(text, str):
+                    text = ' '.join(text)
                 if text.strip():
                     self.texts.append(text)
                     self.lines.append(line)
                     yield line, {'text': prompt + text}
 
-        parts = list(extractor(kept(), path))
-        if not parts:
+        vectors, self.cut = [], np.zeros(4, np.int64)
+        for part in extractor(read_texts(), path):
+            vectors += part.features
+            self.cut += part.cut
+        if not vectors:
             raise UserError(f'{path}: no sentence in it')
-        self.cut = np.sum([part.cut for part in parts], axis=0)
-        vectors = [vector for part in parts for vector in part.features]
         self._vectors_NH = unit(np.stack(vectors)[:, 0, : self._sentence.truncate_dim])
 
     @classmethod
@@ -192,8 +194,10 @@ class SemanticSearch:
         (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
         vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
         cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
-        pairs = zip(indices_1K[0], cosines_1K[0].tolist())
-        return [Near(self.lines[index], self.texts[index], cosine) for index, cosine in pairs]
+        nearest_ones = []
+        for index, cosine in zip(indices_1K[0], cosines_1K[0].tolist()):
+            nearest_ones.append(Near(self.lines[index], self.texts[index], cosine))
+        return nearest_ones
 
 
 class Mining(NamedTuple):
@@ -290,8 +294,9 @@ def mine_file(
       mining: which neighbours are chosen.
     """
     roles = ('anchor', 'positive')
-    if unknown := [role for role in columns if role not in roles]:
-        raise UserError(f'--columns: {unknown[0]!r} is not among {", ".join(roles)}')
+    for role in columns:
+        if role not in roles:
+            raise UserError(f'--columns: {role!r} is not among {", ".join(roles)}')
     pairs: list[tuple[str, str]] = []
     # A training file, and so read as training reads it.
     for location, row in Table(path, dict(zip(roles, roles)) | dict(columns)).rows():
