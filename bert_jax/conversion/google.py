@@ -246,12 +246,12 @@ def _read_config(file: epath.Path, family: str) -> ModelConfig:
     fixed = {name: (value,) for name, value in release.fixed.items()}
     trained_model.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
-    values: dict[str, Any] = {
-        ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
-    }
+    values: dict[str, Any] = {}
+    for ours, (theirs, default) in release.settings.items():
+        values[ours] = settings.get(theirs, default)
     # Their ALBERT has no layer between two equal widths.
     if values.get('embedding_size') == values['hidden_size']:
         values['embedding_size'] = None
     values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
-    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    return trained_model.make_model_config(values, ours, file)
+    activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
+    return trained_model.make_model_config(values, activations, file)

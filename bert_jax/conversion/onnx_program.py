@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from jax import Array, export
+from jax import Array
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
@@ -143,18 +143,15 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
     A sentence encoder gives the states of its pieces too, which engines that pool by themselves
     read.
     """
-    axes = dict(model.row.inputs)
-    calls = [(serving.make_forward(model), list(model.row.output_names), '')]
-    bare, whole = model._replace(sentence=None), model
+    calls = [(serving.make_forward(model), list(model.row.output_names))]
+    names, whole = list(model.row.output_names), model
+    bare = model._replace(sentence=None)
     if model.sentence is not None and set(bare.row.parts) <= set(model.parts):
-        calls.append((serving.make_forward(bare), ['last_hidden_state'], 'token_embeddings'))
+        calls.append((serving.make_forward(bare), ['last_hidden_state']))
+        names.append('token_embeddings')
         whole = bare
-    has_positions = axes.pop(_POSITIONS, None) is not None
-    scope = export.SymbolicScope([f't <= {model.config.max_position}'])
-    inputs = {
-        name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
-        for name, shape in axes.items()
-    }
+    inputs = serving.make_inputs(model)
+    has_positions = inputs.pop(_POSITIONS, None) is not None
     weights = by_path(layout.separate(serving.nest(serving.select_weights(whole))))
 
     def run(leaves: Sequence[jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
@@ -162,12 +159,15 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
         if has_positions:
             shape = batch['input_ids'].shape
             batch[_POSITIONS] = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
-        return [call(params, batch)[name] for call, names, _ in calls for name in names]
+        results = []
+        for call, of_call in calls:
+            outputs = call(params, batch)
+            results += [outputs[name] for name in of_call]
+        return results
 
     specs = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for leaf in weights.values()]
     traced = jax.jit(run).trace(specs, list(inputs.values())).jaxpr
-    outputs = [called or name for _, names, called in calls for name in names]
-    return traced, outputs, weights, inputs
+    return traced, names, weights, inputs
 
 
 def _make_constant(array: np.ndarray, name: str = '') -> Value:
@@ -349,9 +349,10 @@ def _is_made_as(
     axes = made.params.get('axes')
     if axes is not None and tuple(axes) != (len(made.inputs[0].shape) - 1,):
         return False
-    return made.params.get('y') == operation.params.get('y') and all(
-        _is_made_as(operations, part, of, values) for part, of in zip(operation.invars, made.inputs)
-    )
+    if made.params.get('y') != operation.params.get('y'):
+        return False
+    pairs = zip(operation.invars, made.inputs)
+    return all(_is_made_as(operations, part, of, values) for part, of in pairs)
 
 
 def _strip_copies(value: Value) -> Value:

@@ -385,9 +385,8 @@ def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
 
     Here LoRA is of the blocks, and what is trained of the pooler is trained whole.
     """
-    whole, first, second = (
-        f'pooler.dense.{end}' for end in ('weight', 'lora_A.weight', 'lora_B.weight')
-    )
+    whole = 'pooler.dense.weight'
+    first, second = 'pooler.dense.lora_A.weight', 'pooler.dense.lora_B.weight'
     if whole in tensors and first in tensors and second in tensors:
         a = np.asarray(tensors.pop(first), np.float32)
         b = np.asarray(tensors.pop(second), np.float32)

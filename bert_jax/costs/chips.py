@@ -186,7 +186,7 @@ def _list_shapes(chip: Chip, count: int) -> list[tuple[int, ...]]:
 
 
 def find_peak_flops(device_kind: str) -> float | None:
-    """Return FLOP/s in bfloat16 of a device, by jax's device_kind; None for a CPU or an unlisted chip."""
+    """Return FLOP/s in bfloat16 of a device, by jax's device_kind; None for an unlisted chip."""
     for chip in CHIPS.values():
         if re.search(chip.kind, device_kind):
             return chip.peak_flops

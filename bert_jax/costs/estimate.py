@@ -182,7 +182,9 @@ def count_sent(task: Task) -> float:
     of_fsdp = fsdp * mesh['fsdp'] * (summed + narrow)
 
     # An all-reduce of each output is a scatter and a gather.
-    outputs = sum(part.shapes()[name][1] for part in parts_of(model) for name in part.rows)
+    outputs = 0
+    for part in parts_of(model):
+        outputs += sum(part.shapes()[name][1] for name in part.rows)
     tokens = runtime.accumulation * task.rows * task.phase.seq_len
     of_model = 2 * 2 * split * tokens * outputs * width * model.num_layers
     return of_data + of_fsdp + of_model
@@ -266,9 +268,9 @@ def estimate_memory(
     # embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     scores = 0.0
     if choose_kernel(runtime, model, phase.seq_len, platform=topology.chip.platform) == 'xla':
-        blocks = [parts_of(model, number) for number in range(model.num_layers)]
-        of_blocks = sum(part.scores(phase.seq_len) for parts in blocks for part in parts)
-        scores = of_blocks / model.num_layers
+        for number in range(model.num_layers):
+            scores += sum(part.scores(phase.seq_len) for part in parts_of(model, number))
+        scores /= model.num_layers
     of_all = model.num_layers * count_kept(model, scores, runtime.remat, width, runtime.scan_layers)
     if runtime.remat != 'none':
         of_all += count_kept(model, scores, 'none', width, runtime.scan_layers)

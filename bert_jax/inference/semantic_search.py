@@ -175,7 +175,8 @@ class SemanticSearch:
         """
         _ = reader.size  # a file that is not there is reported before the model is read
         source = load_source(init_from)
-        if not -(last := source.model.num_layers) - 1 <= layer <= last:
+        last = source.model.num_layers
+        if not -last - 1 <= layer <= last:
             raise UserError(
                 f'--layer={layer}: this encoder has 0 (the embeddings) to {last}, or'
                 f' {-last - 1} to -1'
