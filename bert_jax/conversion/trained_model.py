@@ -169,13 +169,12 @@ def check_arrays(model: Model, source: str, settings: str) -> None:
     Their shapes are those of model.config, which the file `settings` gave. A part may be absent as
     a whole; what beside the encoder has the name of no part is a user's own.
     """
-    shapes = {
-        path: np.shape(leaf)
-        for path, leaf in traverse_util.flatten_dict(model.params, sep='/').items()
-    }
-    parts = [n for n, part in PARTS.items() if any(path.startswith(part.path) for path in shapes)]
-    ours = ('encoder/', *(PARTS[name].path for name in parts))
-    shapes = {path: shape for path, shape in shapes.items() if path.startswith(ours)}
+    flat, parts, ours = traverse_util.flatten_dict(model.params, sep='/'), [], ['encoder/']
+    for name, part in PARTS.items():
+        if any(path.startswith(part.path) for path in flat):
+            parts.append(name)
+            ours.append(part.path)
+    shapes = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(tuple(ours))}
 
     # How many outputs a task has its labels say, or its own bias where they have no names.
     outputs, head = 2, CLASSES.get(model.architecture)
@@ -201,15 +200,15 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
     """
     # What other programs' classes of the family lack: a causal mask, a BiLSTM, other blocks.
     always = model.config.traits.transformers.shape
-    for name in () if shape is None else (*always, *_FIXED, *_SHAPE):
-        wanted = always.get(name, getattr(ModelConfig(), name))
-        value = getattr(model.config, name)
-        if value != wanted and name not in (shape or ()):
-            raise UserError(
-                f"{source}: model.{name}={value} has no place in other programs'"
-                f' {model.config.traits.name}: this model cannot be written for them;'
-                ' --format=stablehlo writes it'
-            )
+    if shape is not None:
+        for name in (*always, *_FIXED, *_SHAPE):
+            value = getattr(model.config, name)
+            if name not in shape and value != always.get(name, getattr(ModelConfig(), name)):
+                raise UserError(
+                    f"{source}: model.{name}={value} has no place in other programs'"
+                    f' {model.config.traits.name}: this model cannot be written for them;'
+                    ' --format=stablehlo writes it'
+                )
     family = model.config.family
     classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
     if model.architecture not in classes:

@@ -95,10 +95,9 @@ class Bert:
         compute_dtype = inference_dtype(compute_dtype)
         self.source, self._compute_dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
-        self._encode, self._mlm = (
-            jax.jit(serving.make_forward(source.bert.under(head), jnp.dtype(compute_dtype)))
-            for head in ('encoder', 'masked_words')
-        )
+        dtype = jnp.dtype(compute_dtype)
+        self._encode = jax.jit(serving.make_forward(source.bert.under('encoder'), dtype))
+        self._mlm = jax.jit(serving.make_forward(source.bert.under('masked_words'), dtype))
         # Each keeps its programs; those in use are few.
         self._extractor = functools.lru_cache(4)(
             lambda layers, pool, length: Extractor(
@@ -106,9 +105,7 @@ class Bert:
             )
         )
         self._states = functools.lru_cache(2)(
-            lambda attentions: jax.jit(
-                make_states(source.model, jnp.dtype(compute_dtype), attentions)
-            )
+            lambda attentions: jax.jit(make_states(source.model, dtype, attentions))
         )
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 

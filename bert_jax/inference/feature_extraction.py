@@ -229,11 +229,12 @@ def make_row(
     characters of its pieces.
     """
     # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
-    sides = [_encode_side(side, tokenizer, traced) for side in (text, text_b) if side is not None]
+    sides, special = [_encode_side(text, tokenizer, traced)], 2
+    if text_b is not None:
+        sides.append(_encode_side(text_b, tokenizer, traced))
+        special += tokenizer.layout.separators
     lengths = [len(encoding.ids) for encoding, _ in sides]
-    pair = len(sides) > 1
-    special = 2 + tokenizer.layout.separators * pair
-    kept = truncated_lengths(lengths[0], lengths[1] if pair else 0, max_seq_length - special)
+    kept = truncated_lengths(lengths[0], sum(lengths[1:]), max_seq_length - special)
 
     # [CLS] and [SEP] are of no word and no characters.
     inputs = empty_rows(1, special + sum(kept), tokenizer.pad_id)

@@ -104,12 +104,12 @@ def make_pipeline(
 
 def read_training_options(init_from: str) -> tuple[int | None, dict[str, Any]]:
     """Return (longest row, options) that a workdir was fine-tuned with; (None, {}) elsewhere."""
-    # A Hugging Face directory has a config.json too, and is none.
     workdir, _ = at_step(init_from)
-    ours = workdir.config_file.exists() and not huggingface.is_directory(init_from)
-    config = workdir.config() if ours else None
-    if isinstance(config, schema.FinetuneConfig):
-        return config.max_seq_length, workdir.data(options=dict)['options']
+    # A Hugging Face directory has a config.json too, and is none.
+    if workdir.config_file.exists() and not huggingface.is_directory(init_from):
+        config = workdir.config()
+        if isinstance(config, schema.FinetuneConfig):
+            return config.max_seq_length, workdir.data(options=dict)['options']
     return None, {}
 
 
@@ -121,10 +121,11 @@ def choose_roles(
     A second text is optional only where nothing says whether the task has one.
     """
     required, optional = pipeline.required, pipeline.optional
-    if 'text_b' not in optional or 'texts' not in options:
-        return required, optional
-    left = tuple(role for role in optional if role != 'text_b')
-    return (*required, 'text_b') if options['texts'] == 2 else required, left
+    if 'text_b' in optional and 'texts' in options:
+        optional = tuple(role for role in optional if role != 'text_b')
+        if options['texts'] == 2:
+            required = (*required, 'text_b')
+    return required, optional
 
 
 class _Started(NamedTuple):
@@ -208,8 +209,9 @@ class Predictor:
 
         # Choices are scored row by row, with the head of a single number; the weights are the same.
         self.roles = choose_roles(pipeline, options)
-        scored_as = pipeline.scored_as
-        computed = source.bert.under(scored_as) if scored_as else source.bert
+        computed = source.bert
+        if pipeline.scored_as is not None:
+            computed = computed.under(pipeline.scored_as)
 
         # Reduced on the device, within the same program: the whole vocabulary's scores stay there.
         forward = serving.make_forward(computed, jnp.dtype(compute_dtype))
@@ -377,10 +379,12 @@ class Predictor:
                 raise UserError(f'a record has {", ".join(roles)}: {role!r} is none of them')
 
         for role, text in item.items():
-            may_list = role in self._pipeline.lists
-            texts = text if isinstance(text, list | tuple) and may_list else [text]
-            if not all(isinstance(text, str) for text in texts):
-                also = ' or a list of texts' if may_list else ''
+            texts, also = [text], ''
+            if role in self._pipeline.lists:
+                also = ' or a list of texts'
+                if isinstance(text, list | tuple):
+                    texts = list(text)
+            if not all(isinstance(each, str) for each in texts):
                 raise UserError(f'{role!r} must be a text{also}, not {str(text)[:80]}')
         return item
 
