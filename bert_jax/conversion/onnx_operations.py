@@ -212,7 +212,8 @@ def _cut(
     name = graph.whole(value)
     if not axes:
         return name
-    first, last = (graph.sizes([bound[axis] for axis in axes]) for bound in (starts, ends))
+    first = graph.sizes([starts[axis] for axis in axes])
+    last = graph.sizes([ends[axis] for axis in axes])
     of_axes, of_steps = graph.integers(*axes), graph.integers(*(steps[axis] for axis in axes))
     return graph.node('Slice', name, first, last, of_axes, of_steps)
 
@@ -275,9 +276,9 @@ def _gather(call: Call) -> Value:
 def _dot(call: Call) -> Value:
     """Make a product of matrices: x W with the weights as they are, or of batches of matrices."""
     graph, (a, b) = call.graph, call.inputs
-    (of_a, of_b), (batch_a, batch_b) = (
-        tuple(tuple(map(int, axes)) for axes in pair) for pair in call.params['dimension_numbers']
-    )
+    contracted, batched = call.params['dimension_numbers']
+    of_a, of_b = (tuple(map(int, axes)) for axes in contracted)
+    batch_a, batch_b = (tuple(map(int, axes)) for axes in batched)
     if not batch_a and len(b.shape) == 2 and of_a == (len(a.shape) - 1,):
         matrix = _order(graph, b, (of_b[0], 1 - of_b[0]))
         return call.result(graph.node('MatMul', graph.whole(a), matrix))
@@ -319,17 +320,16 @@ def _order(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
 
 # They give back what they are given.
 SAME = {'stop_gradient', 'name', 'copy', 'copy_p', 'sharding_constraint', 'optimization_barrier'}
+# They are computed entry by entry, and ONNX has them under these names.
+_ELEMENTWISE = {
+    'add': 'Add', 'sub': 'Sub', 'mul': 'Mul', 'div': 'Div', 'pow': 'Pow', 'neg': 'Neg',
+    'abs': 'Abs', 'sign': 'Sign', 'exp': 'Exp', 'log': 'Log', 'sqrt': 'Sqrt', 'tanh': 'Tanh',
+    'logistic': 'Sigmoid', 'erf': 'Erf', 'cos': 'Cos', 'sin': 'Sin', 'eq': 'Equal', 'lt': 'Less',
+    'le': 'LessOrEqual', 'gt': 'Greater', 'ge': 'GreaterOrEqual', 'and': 'And', 'or': 'Or',
+    'not': 'Not', 'floor': 'Floor',
+}  # fmt: skip
 ROWS: dict[str, Row] = {
-    **{
-        name: _elementwise(op)
-        for name, op in {
-            'add': 'Add', 'sub': 'Sub', 'mul': 'Mul', 'div': 'Div', 'pow': 'Pow', 'neg': 'Neg',
-            'abs': 'Abs', 'sign': 'Sign', 'exp': 'Exp', 'log': 'Log', 'sqrt': 'Sqrt',
-            'tanh': 'Tanh', 'logistic': 'Sigmoid', 'erf': 'Erf', 'cos': 'Cos', 'sin': 'Sin',
-            'eq': 'Equal', 'lt': 'Less', 'le': 'LessOrEqual', 'gt': 'Greater',
-            'ge': 'GreaterOrEqual', 'and': 'And', 'or': 'Or', 'not': 'Not', 'floor': 'Floor',
-        }.items()
-    },
+    **{name: _elementwise(op) for name, op in _ELEMENTWISE.items()},
     'max': _either('Max', 'Or'),
     'min': _either('Min', 'And'),
     'square': lambda call: call.elementwise('Mul', *call.inputs * 2),

@@ -273,11 +273,12 @@ def _convert_loop(
     ends = [body.fresh('end') for _ in results]
     for name, value in zip(ends, results):
         body.nodes.append(helper.make_node('Identity', [body.whole(value)], [name]))
-    info = lambda name, value: helper.make_tensor_value_info(name, onnx_type(value.dtype), None)
-    inner = helper.make_graph(
-        body.nodes, graph.fresh('body'), [info(value.name, value) for value in of_body],
-        [info(name, value) for name, value in zip(ends, results)],
-    )  # fmt: skip
+    begun, ended = [], []
+    for value in of_body:
+        begun.append(helper.make_tensor_value_info(value.name, onnx_type(value.dtype), None))
+    for name, value in zip(ends, results):
+        ended.append(helper.make_tensor_value_info(name, onnx_type(value.dtype), None))
+    inner = helper.make_graph(body.nodes, graph.fresh('body'), begun, ended)
     back = int(params['reverse'])
     names = graph.node(
         'Scan', *map(graph.whole, (*states, *rows)), outputs=len(results), body=inner,

@@ -30,7 +30,6 @@ from bert_jax.conversion import huggingface, trained_model
 from bert_jax.conversion.parameters import Layout, Tensors, join_names
 from bert_jax.conversion.peft_settings import (
     IA3_SHAPES,
-    MODULES,
     bind_names,
     check_method,
     choose_architecture,
@@ -94,18 +93,13 @@ def read(path: epath.PathLike, base: Model) -> Reading:
       UserError: in one line, where its method is not built here, anything does not fit the base, or
         it notes that it is of another.
     """
-    # Settings, then arrays: those of the method, and those that take the place of the base's own.
+    # Settings, then arrays: the method's, and those that take the place of the base's own.
     folder, file = epath.Path(path), epath.Path(path) / _CONFIG
     settings = read_object(file)
     method = read_method(settings, file)
     by_file_name, remarks = read_tensors(folder, *_FILES)
     notes = _read_notes(folder)
-    if notes.get('encoder', digest(base)) != digest(base):
-        raise UserError(
-            f'{file}: {read_base_name(folder)} is not the encoder that it was tuned on, whose'
-            ' weights are others: name that one as base_model_name_or_path'
-        )
-    _check_family(base, str(file))
+    _check_base(base, notes, folder)
     names, ignored = _canonicalize(by_file_name, base.config.traits.transformers.base_module)
     architecture = choose_architecture(settings, base, file)
     noted = notes.get('architecture', architecture)
@@ -114,17 +108,16 @@ def read(path: epath.PathLike, base: Model) -> Reading:
             f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
             ' auto_mapping): put back what was there'
         )
-    name_of = bind_names(base.config.family, architecture)
+    name_of, outputs = bind_names(base.config.family, architecture), base.outputs
     arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
     tensors = _add_to_base(arrays, base, architecture, file, names)
     ((bias,), _) = name_of('classifier/bias')
-    outputs = len(tensors[bias.name]) if bias.name in tensors else base.outputs
+    if bias.name in tensors:
+        outputs = len(tensors[bias.name])
 
     # The method's options follow from the settings, and from the matrices that have arrays.
     try:
-        adapted = {added.matrix for added in map(parse_added, tensors) if added is not None}
-        matrices = [matrix for matrix in MODULES if matrix in adapted]
-        tuning = make_tuning(method, settings, matrices)
+        tuning = make_tuning(method, settings, tensors)
         config = base.config.tuned(tuning)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
@@ -152,6 +145,16 @@ def read(path: epath.PathLike, base: Model) -> Reading:
     ours = layout.our_names()
     held = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
     return Reading(model, held, ignored, tuple(remarks))
+
+
+def _check_base(base: Model, notes: Mapping[str, Any], folder: epath.Path) -> None:
+    """Raise UserError where a base is not the encoder that an adapter's notes say, or not built."""
+    if notes.get('encoder', digest(base)) != digest(base):
+        raise UserError(
+            f'{folder / _CONFIG}: {read_base_name(folder)} is not the encoder that it was tuned on,'
+            ' whose weights are others: name that one as base_model_name_or_path'
+        )
+    _check_family(base, str(folder / _CONFIG))
 
 
 def _add_to_base(
@@ -298,11 +301,12 @@ def _collect(model: Model, base: Model, name: str, saved: Sequence[str]) -> _Hel
     for n, of_method in added.items():
         if of_method.block in blocks:
             adapted.add(of_method.module)
+        if of_method.block in blocks or n in whole:
             array = tensors[n]
             if n.endswith('.ia3_l'):
                 array = array.reshape(IA3_SHAPES[of_method.matrix])
             arrays[_PREFIX + full[n]] = array
-    for n in whole | biases:
+    for n in (whole | biases) - added.keys():
         # What was a module's own lies one step deeper once peft has put its arrays beside it.
         module, _, leaf = full[n].rpartition('.')
         if leaf == 'bias' and n.removesuffix('.bias') in adapted:

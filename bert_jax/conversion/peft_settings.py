@@ -8,7 +8,7 @@ those.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -142,8 +142,19 @@ def choose_architecture(settings: Mapping[str, Any], base: Model, file: epath.Pa
     return architecture
 
 
-def make_tuning(method: str, settings: Mapping[str, Any], matrices: list[str]) -> TuningConfig:
-    """Return our options for theirs. UserError where they are none, or nothing is adapted."""
+def make_tuning(method: str, settings: Mapping[str, Any], names: Iterable[str]) -> TuningConfig:
+    """Return our options for theirs.
+
+    Args:
+      method: LORA or IA3.
+      settings: those of the file.
+      names: of arrays, which say the matrices that are adapted.
+
+    Raises:
+      UserError: they are no options of ours, or nothing is adapted.
+    """
+    adapted = {added.matrix for added in map(parse_added, names) if added is not None}
+    matrices = [matrix for matrix in MODULES if matrix in adapted]
     if not matrices:
         raise UserError(f'there are no arrays of {method} for any of {", ".join(MATRICES)}')
     if method == 'LORA':

@@ -275,9 +275,8 @@ class Bert:
         is_named = pool is not None or tuple(layers) != (-1,)
         pool = pool or of_model.pooling
         max_length = max_length or of_model.max_seq_length
-        if not (isinstance(layers, Sequence) and layers) or not all(
-            isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in layers
-        ):
+        is_list = isinstance(layers, Sequence) and len(layers) > 0
+        if not is_list or not all(_is_whole(layer) for layer in layers):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         try:
             extractor = self._extractor(tuple(layers), pool, self._length(max_length))
@@ -347,6 +346,11 @@ class Bert:
         if not isinstance(max_length, int | np.integer) or not 3 <= max_length <= limit:
             raise UserError(f'max_length={max_length!r}: this model reads 3 to {limit} word pieces')
         return max_length
+
+
+def _is_whole(value: Any) -> bool:
+    """Tell whether a value is a whole number, which a truth value is not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _to_integers(values: Any) -> np.ndarray:
