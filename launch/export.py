@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrainedModel
 from bert_jax.configs.errors import require_extra
+from bert_jax.configs.files.store import was_made
 from bert_jax.configs.options import option
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class _Export(TrainedModel):
         app.check_output('output', self.output)
         from etils import epath
 
-        from bert_jax.configs.files.store import note_inputs, was_made
-        from bert_jax.inference.export import export
+        from bert_jax.configs.files.store import note_inputs
+        from bert_jax.inference.export import ExportOptions, export
         from bert_jax.inference.serving_folder import ProgramSettings
         from bert_jax.runs.sources.source import read_source
 
@@ -80,10 +81,7 @@ class _Export(TrainedModel):
         if was_made(folder, lambda: made_from | {'model': read_source(self.where).fingerprint()}):
             print(f'{self.output}: this is done already')
             return
-        exported = export(
-            self.where,
-            format,
-            self.output,
+        options = ExportOptions(
             self.architecture,
             base,
             self.hidden_act,
@@ -92,6 +90,7 @@ class _Export(TrainedModel):
             self.language,
             self.license,
         )
+        exported = export(self.where, format, self.output, options)
         note_inputs(folder, made_from | {'model': exported.model})
         print(f'{self.output}: {exported.architecture}')
 

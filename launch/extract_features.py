@@ -70,19 +70,16 @@ class ExtractFeatures(TrainedModel, TextFile):
         # What can be refused without jax comes first.
         if self.layers is not None and not self.layers:
             raise UserError('--layers=: write numbers with commas between, as in --layers=-1,-2')
-        from bert_jax.inference.feature_extraction import extract_features
+        from bert_jax.inference.feature_extraction import FeatureOptions, extract_features
 
-        result = extract_features(
-            self.where,
-            self.input,
-            self.output,
+        options = FeatureOptions(
             self.layers,
             self.pool,
-            self.file,
             self.max_seq_length,
             self.compute_dtype,
             'float16' if self.float16 else 'float32',
         )
+        result = extract_features(self.where, self.input, self.output, options, self.file)
         if not result.done_before:
             print(f'{self.output}: {result.counted("texts")}')
 

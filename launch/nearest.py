@@ -54,15 +54,11 @@ class FindNearest(TrainedModel):
         """Print the answers."""
         from bert_jax.cli.questions import answer_each
         from bert_jax.inference.semantic_search import SemanticSearch
-        from bert_jax.input_pipeline.text.record_files import parse_columns
+        from bert_jax.input_pipeline.text.record_files import Reader, parse_columns
 
+        reader = Reader(self.input, ('text',), (), parse_columns(self.columns))
         search = SemanticSearch.of_file(
-            self.where,
-            self.input,
-            parse_columns(self.columns),
-            self.layer,
-            self.pool,
-            self.max_seq_length,
+            self.where, reader, self.layer, self.pool, self.max_seq_length
         )
 
         def answer(query: str) -> str:

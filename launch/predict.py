@@ -46,18 +46,10 @@ class Predict(TrainedModel, RecordFile):
 
     def __call__(self) -> None:
         """Answer the records of the input that a run before has not answered."""
-        from bert_jax.inference.predict_file import predict_file
+        from bert_jax.inference.predict_file import Answering, predict_file
 
-        result = predict_file(
-            self.where,
-            self.input,
-            self.output,
-            self.file,
-            self.max_seq_length,
-            self.top,
-            self.compute_dtype,
-            self.doc_stride,
-        )
+        how = Answering(self.max_seq_length, self.top, self.compute_dtype, self.doc_stride)
+        result = predict_file(self.where, self.input, self.output, self.file, how)
         if not result.done_before:
             print(f'{self.output}: {result.counted("answers")}')
 

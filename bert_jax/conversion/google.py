@@ -86,8 +86,10 @@ def find_prefix(source: epath.PathLike) -> str | None:
 
 def _find_family(folder: epath.Path) -> str | None:
     """Return the family whose file of settings is in a folder."""
-    families = (name for name, release in RELEASES.items() if (folder / release.config).exists())
-    return next(families, None)
+    for family, release in RELEASES.items():
+        if (folder / release.config).exists():
+            return family
+    return None
 
 
 def read_shape(prefix: str) -> ModelConfig:
@@ -121,32 +123,43 @@ def read(prefix: str) -> Reading:
 
     # Optimizer state is known by its name and left out before anything is read: in LAMB's and
     # Adam's checkpoints it is two thirds of the bytes.
-    slots = tuple(name for name in bundle.variables if _is_slot(name, bundle.variables))
-    tensors = {name: bundle.read(name) for name in bundle.variables if name not in slots}
+    slots, tensors = [], {}
+    for name in bundle.variables:
+        if _is_slot(name, bundle.variables):
+            slots.append(name)
+        else:
+            tensors[name] = bundle.read(name)
 
     # What stands on the encoder follows from the names that are there; a task's number of outputs
     # from its bias; shapes from both.
     file = str(epath.Path(prefix).with_name(release.config))
     parts = parameters.find_parts(tensors, config, release.array, file)
-    outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
+    outputs = 2
+    if 'output_bias' in tensors:
+        outputs = tensors['output_bias'].size
     layout = Layout(config, parts, outputs, release.array)
     params = layout.to_tree(tensors, {}, prefix, release.config)
 
     # The first head whose parts are all there; weights of an encoder alone are BertModel's.
-    family = [head for head in HEADS.values() if head.is_in(config.family)]
-    heads_there = (head for head in family if head.google and set(head.google) <= set(parts))
-    architecture = next(heads_there, HEADS['encoder']).class_in(config.family)
+    head = HEADS['encoder']
+    for other in HEADS.values():
+        if other.is_in(config.family) and other.google and set(other.google) <= set(parts):
+            head = other
+            break
+    architecture = head.class_in(config.family)
 
     # What was changed on the way is told.
+    remarks = []
     dtypes = {str(array.dtype) for array in tensors.values()} - {'float32'}
-    remarks = [f'{", ".join(sorted(dtypes))} variables are read as float32'] if dtypes else []
+    if dtypes:
+        remarks.append(f'{", ".join(sorted(dtypes))} variables are read as float32')
     if slots:
         remarks.append(
             f'{len(slots)} variables of the optimizer ({slots[0]}, ...) are ignored: training'
             ' starts with fresh moments'
         )
     model = Model(config, params, architecture)
-    return Reading(model, layout.our_names(), slots, tuple(remarks))
+    return Reading(model, layout.our_names(), tuple(slots), tuple(remarks))
 
 
 def write(folder_path: epath.PathLike, model: Model) -> tuple[str, ...]:
@@ -188,7 +201,9 @@ def write(folder_path: epath.PathLike, model: Model) -> tuple[str, ...]:
     folder = epath.Path(folder_path)
     folder.mkdir(parents=True, exist_ok=True)
     # every checkpoint of the reference has a pooler
-    parts = {*head.parts, *({'pooler'} & set(model.parts))}
+    parts = set(head.parts)
+    if 'pooler' in model.parts:
+        parts.add('pooler')
     left_out = tuple(part for part in left_out if part != 'pooler')
     layout = Layout(model.config, parts, model.outputs, release.array)
     tensor_bundle.write(str(folder / release.checkpoint), layout.to_tensors(model.params))
@@ -217,11 +232,13 @@ def _state_sizes(config: ModelConfig, path: str) -> ModelConfig:
 
 
 def _is_slot(name: str, names: Collection[str]) -> bool:
-    """Whether a variable is the optimizer's, by its name or by where it stands."""
+    """Tell whether a variable is the optimizer's, by its name or by where it stands."""
     # The reference's own optimizer is known by its names. Any other by where it stands: a variable
     # below a variable of the model can only be its state.
-    of, _, last = name.rpartition('/')
-    return bool(_SLOTS.fullmatch(name) or (of in names and _SLOT_OF.fullmatch(last)))
+    above, _, last = name.rpartition('/')
+    if above in names and _SLOT_OF.fullmatch(last):
+        return True
+    return _SLOTS.fullmatch(name) is not None
 
 
 def _read_config(file: epath.Path, family: str) -> ModelConfig:
@@ -229,12 +246,12 @@ def _read_config(file: epath.Path, family: str) -> ModelConfig:
     fixed = {name: (value,) for name, value in release.fixed.items()}
     trained_model.check_fixed(settings, fixed, file)
     # What the file leaves out has the default of their code, not ours.
-    values: dict[str, Any] = {
-        ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
-    }
+    values: dict[str, Any] = {}
+    for ours, (theirs, default) in release.settings.items():
+        values[ours] = settings.get(theirs, default)
     # Their ALBERT has no layer between two equal widths.
     if values.get('embedding_size') == values['hidden_size']:
         values['embedding_size'] = None
     values |= {'family': family, 'layer_norm_eps': _LAYER_NORM_EPS}
-    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    return trained_model.make_model_config(values, ours, file)
+    activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
+    return trained_model.make_model_config(values, activations, file)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -82,8 +81,7 @@ def is_directory(folder: epath.PathLike) -> bool:
 
 def read_shape(path: epath.PathLike) -> ModelConfig:
     """Return the encoder's shape, by config.json alone; UserError where that is of no BERT."""
-    folder = epath.Path(path)
-    return _make_config(_read_settings(folder), folder / 'config.json')
+    return _make_config(_read_stated(epath.Path(path)))
 
 
 def read(directory: epath.PathLike) -> Reading:
@@ -96,9 +94,8 @@ def read(directory: epath.PathLike) -> Reading:
 
     # Settings, then tensors by their names in the file, then by names without that of the family,
     # which differ by class and version.
-    settings = _read_settings(folder)
-    config = _make_config(settings, folder / 'config.json')
-    architecture = _read_architecture(settings, folder / 'config.json')
+    stated = _read_stated(folder)
+    settings, architecture, config = stated.settings, stated.architecture, _make_config(stated)
     theirs, name_of = config.traits.transformers, bind_names(config.family, architecture)
     by_file_name, remarks = read_tensors(folder, *_FILES)
     names = _canonicalize(by_file_name, theirs, folder)
@@ -106,16 +103,20 @@ def read(directory: epath.PathLike) -> Reading:
 
     # What is no weight of ours goes: buffers that are counted, not learned, and the decoder's
     # copies of the word table and its bias.
-    unused = (*_BUFFERS, *theirs.displaced(architecture))
-    ignored = tuple(names[n] for n in unused if tensors.pop(n, None) is not None)
+    ignored = []
+    for name in (*_BUFFERS, *theirs.displaced(architecture)):
+        if tensors.pop(name, None) is not None:
+            ignored.append(names[name])
     _untie(tensors, names, name_of, folder)
     first = _find_first_position(config.traits, {**theirs.defaults, **settings})
     _move_positions(tensors, name_of, config.traits.first_position - first)
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
-    parts = parameters.find_parts(tensors, config, name_of, str(folder / 'config.json'))
-    labels = _read_labels(settings, folder)
-    outputs = 1 if _has_score_alone(architecture) else len(labels) or settings.get('num_labels', 2)
+    parts = parameters.find_parts(tensors, config, name_of, str(stated.file))
+    labels = _read_labels(stated)
+    outputs = len(labels) or settings.get('num_labels', 2)
+    if _has_score_alone(architecture):
+        outputs = 1
     layout = Layout(config, parts, outputs, name_of)
     model = Model(
         config,
@@ -125,14 +126,16 @@ def read(directory: epath.PathLike) -> Reading:
         settings.get(*theirs.head_dropout),
         settings.get('problem_type') if select_of_task(parts) else None,
     )
-    if architecture in CLASSES and isinstance(of_tasks := settings.get(_CHOSEN), dict):
+    of_tasks = settings.get(_CHOSEN)
+    if architecture in CLASSES and isinstance(of_tasks, dict):
         chosen = of_tasks.get(model.head)
-        model = model._replace(chosen=chosen if isinstance(chosen, dict) else {})
+        if isinstance(chosen, dict):
+            model = model._replace(chosen=chosen)
     if architecture == HEADS['classifier'].class_in(config.family):
         named = sentence_transformers.read_activation(settings)
-        model = sentence_transformers.add_activation(model, named, folder / 'config.json')
+        model = sentence_transformers.add_activation(model, named, stated.file)
     ours = {names[name]: path for name, path in layout.our_names().items()}
-    return Reading(model, ours, ignored, tuple(remarks))
+    return Reading(model, ours, tuple(ignored), tuple(remarks))
 
 
 def write(
@@ -166,10 +169,11 @@ def write_settings(
     """Write config.json alone; arguments as of `write`, whose checks are passed."""
     model = trained_model.add_mapping(model)
     settings = _make_settings(model)
-    for name in [name for name in settings if name.endswith('_token_id')]:
-        number = (token_ids or {}).get(name, settings[name])
-        # torch refuses a number that is of no row
-        settings[name] = number if number < model.config.vocab_size else None
+    for name, number in settings.items():
+        if name.endswith('_token_id'):
+            number = (token_ids or {}).get(name, number)
+            # torch refuses a number that is of no row
+            settings[name] = number if number < model.config.vocab_size else None
     first = _find_first_position(model.config.traits, settings)
     settings['max_position_embeddings'] = first + model.config.max_position
     is_number = model.row.problem_type == 'regression' and model.outputs == 1
@@ -189,74 +193,77 @@ def make_tensors(model: Model, parts: Iterable[str]) -> Tensors:
     return Layout(model.config, parts, model.outputs, name_of).to_tensors(model.params)
 
 
-def _read_settings(folder: epath.Path) -> dict[str, Any]:
-    if not (folder / 'config.json').exists():
+class _Stated(NamedTuple):
+    """What a config.json states: all its settings, our family, and the class of transformers."""
+
+    file: epath.Path
+    settings: dict[str, Any]
+    family: str
+    architecture: str
+
+
+def _read_stated(folder: epath.Path) -> _Stated:
+    """Read the config.json of a folder. UserError where that is of no family of ours."""
+    file = folder / 'config.json'
+    if not file.exists():
         raise UserError(f'{folder}: no config.json in it: not a Hugging Face model directory')
-    settings = read_object(folder / 'config.json')
+    settings = read_object(file)
     kind = settings.get('model_type', _FIRST)
-    architecture = _read_architecture(settings, folder / 'config.json')
     family = BY_TYPE.get(str(kind))
-    if family is None or not architecture.startswith(FAMILIES[family].transformers.prefix):
-        types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)
-        raise UserError(
-            f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not'
-            f' BERT: only model_type {types} can be read'
-        )
-    return settings
-
-
-def _read_architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
-    """Return the class of transformers that a config.json names."""
-    # Absent in files of an encoder alone.
-    family = BY_TYPE.get(str(settings.get('model_type')), _FIRST)
-    named = settings.get('architectures') or [FAMILIES[family].transformers.bare]
+    names = FAMILIES[family or _FIRST].transformers
+    named = settings.get('architectures') or [names.bare]  # absent in files of an encoder alone
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
-    return named[0]
-
-
-def _read_labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
-    # The names of the outputs, in the order of their numbers; JSON's keys are text.
-    named = settings.get('id2label') or {}
-    if not isinstance(named, dict) or not all(isinstance(label, str) for label in named.values()):
+    if family is None or not named[0].startswith(names.prefix):
+        types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)
         raise UserError(
-            f'{folder / "config.json"}: id2label={str(named)[:80]}: must give each number a name'
+            f'{folder}: config.json describes {named[0]} (model_type {kind!r}), which is not'
+            f' BERT: only model_type {types} can be read'
         )
+    return _Stated(file, settings, family, named[0])
+
+
+def _read_labels(stated: _Stated) -> tuple[str, ...]:
+    """Return the names of the outputs, in the order of their numbers."""
+    named = stated.settings.get('id2label') or {}
+    if not isinstance(named, dict) or not all(isinstance(label, str) for label in named.values()):
+        raise UserError(f'{stated.file}: id2label={str(named)[:80]}: must give each number a name')
     try:
-        return tuple(named[key] for key in sorted(named, key=int))
+        return tuple(named[key] for key in sorted(named, key=int))  # JSON's keys are text
     except ValueError:
         raise UserError(
-            f'{folder / "config.json"}: id2label has keys that are no numbers: {", ".join(named)}'
+            f'{stated.file}: id2label has keys that are no numbers: {", ".join(named)}'
         ) from None
 
 
 def _has_score_alone(architecture: str) -> bool:
-    """Whether a class has one output, a score that no label names."""
+    """Tell whether a class has one output, a score that no label names."""
     head = CLASSES.get(architecture)
     return head is not None and bool(select_of_task(head.parts)) and not head.labelled
 
 
-def _make_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
-    family = BY_TYPE[settings.get('model_type', _FIRST)]
-    of_family = FAMILIES[family].transformers
-    head = CLASSES.get(_read_architecture(settings, file))
-    parts = head.parts if head else PARTS
-    stated = {**_DEFAULTS, **of_family.defaults, **settings}
+def _make_config(state: _Stated) -> ModelConfig:
+    """Return the encoder's shape. UserError where it is not built here."""
+    file, settings, family, architecture = state
+    traits = FAMILIES[family]
+    names = traits.transformers
+    parts = CLASSES[architecture].parts if architecture in CLASSES else PARTS
+    stated = {**_DEFAULTS, **names.defaults, **settings}
     # What no part of the class reads may have any value.
-    for name, part in of_family.read_with.items():
+    for name, part in names.read_with.items():
         if part not in parts:
             stated.pop(name, None)
-    trained_model.check_fixed(stated, {**_FIXED, **of_family.fixed}, file)
-    values = {ours: stated[theirs] for ours, theirs in _name_settings(of_family).items()}
+    trained_model.check_fixed(stated, {**_FIXED, **names.fixed}, file)
+    values = {ours: stated[theirs] for ours, theirs in _name_settings(names).items()}
     try:
-        values |= {**of_family.shape, **of_family.read(stated)}
+        values |= {**names.shape, **names.read(stated)}
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f'{file}: {error}') from None
     pad_id = stated.get('pad_token_id')
-    if FAMILIES[family].first_position and (not isinstance(pad_id, int) or pad_id < 0):
+    if traits.first_position and (not isinstance(pad_id, int) or pad_id < 0):
         raise UserError(f'{file}: pad_token_id={pad_id!r}: positions count on from it: a number')
     if isinstance(values['max_position'], int):  # any other type is refused with its name
-        values['max_position'] -= _find_first_position(FAMILIES[family], stated)
+        values['max_position'] -= _find_first_position(traits, stated)
     return trained_model.make_model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 
@@ -287,28 +294,24 @@ def _name_settings(of_family: TransformersNames) -> dict[str, str]:
 def _make_settings(model: Model) -> dict[str, Any]:
     # Their class, our sizes, and what our model always is. The dropout before a classifier is
     # stated in every class: tasks that begin with this model read it.
-    family = model.config.traits.transformers
-    called, default = family.head_dropout
+    config, names = model.config, model.config.traits.transformers
+    dropout, default = names.head_dropout
     rate = model.head_dropout
     if rate is None and default is not None:  # where null would not be the encoder's own
-        rate = model.config.hidden_dropout
-    named = _name_settings(family)
-    ours = {theirs: getattr(model.config, name) for name, theirs in named.items()}
-    act = _ACTIVATION_OUT[model.config.hidden_act]
-    is_learned = model.config.positions == 'learned'
-    learned = {'position_embedding_type': 'absolute'} if is_learned else {}
-    settings = {
+        rate = config.hidden_dropout
+    act = _ACTIVATION_OUT[config.hidden_act]
+    settings: dict[str, Any] = {
         'architectures': [model.architecture],
-        'model_type': family.model_type,
-        **ours,
-        named['hidden_act']: act,
-        **learned,
-        called: rate,
-        **family.written,
-        **family.write(vars(model.config) | {'hidden_act': act}),
-        'tie_word_embeddings': True,
-        'dtype': 'float32',
+        'model_type': names.model_type,
     }
+    for ours, theirs in _name_settings(names).items():
+        settings[theirs] = act if ours == 'hidden_act' else getattr(config, ours)
+    if config.positions == 'learned':
+        settings['position_embedding_type'] = 'absolute'
+    settings[dropout] = rate
+    settings |= names.written
+    settings |= names.write(vars(config) | {'hidden_act': act})
+    settings |= {'tie_word_embeddings': True, 'dtype': 'float32'}
 
     # Names of outputs: transformers wants one for each, and makes these up where there are none.
     if select_of_task(CLASSES[model.architecture].parts):
@@ -325,15 +328,13 @@ def _make_settings(model: Model) -> dict[str, Any]:
 def _canonicalize(
     in_file: Iterable[str], theirs: TransformersNames, folder: epath.Path
 ) -> dict[str, str]:
-    """{name without the family's and with weight and bias for gamma and beta: that in the file}."""
-    old = {'gamma': 'weight', 'beta': 'bias'}
+    """Return {name without the family's, and with weight and bias for gamma and beta: as it is}."""
     names: dict[str, str] = {}
     for name in in_file:
-        canonical = re.sub(
-            r'(?<=LayerNorm\.)(gamma|beta)$',
-            lambda m: old[m.group()],
-            name.removeprefix(theirs.base_module),
-        )
+        canonical = name.removeprefix(theirs.base_module)
+        for old, new in (('gamma', 'weight'), ('beta', 'bias')):
+            if canonical.endswith(f'LayerNorm.{old}'):
+                canonical = canonical.removesuffix(old) + new
         if canonical in names:
             raise UserError(
                 f'{folder}: {name} and {names[canonical]} are two names of one array: remove one of'

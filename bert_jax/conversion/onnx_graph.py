@@ -7,7 +7,6 @@ of the graph. Must not know jax's operations: onnx_operations.py has those.
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,11 +122,7 @@ class Graph:
         """Return the name of a shape as an int64 array [n]."""
         if all(isinstance(size, int | np.integer) for size in shape):
             return self.integers(*shape)
-        root = self.root
-        key = ('sizes', tuple(map(str, shape)))
-        if key not in root._names:
-            root._names[key] = root.node('Concat', *map(root.size, shape), axis=0)
-        return root._names[key]
+        return self.root.node('Concat', *map(self.size, shape), axis=0)
 
     def size(self, size: Any) -> str:
         """Return the name of one size, an int64 array [1]."""
@@ -135,12 +130,6 @@ class Graph:
 
     def _term(self, term: ast.expr) -> str:
         """Return the name of a size that is written as jax writes it, such as 2*t + -1."""
-        key = ('size', ast.unparse(term))
-        if key not in self._names:
-            self._names[key] = self._new_term(term)
-        return self._names[key]
-
-    def _new_term(self, term: ast.expr) -> str:
         match term:
             case ast.Constant(int(number)):
                 return self.integers(number)
@@ -150,10 +139,10 @@ class Graph:
             case ast.UnaryOp(ast.USub(), operand):
                 return self.node('Neg', self._term(operand))
             case ast.BinOp(base, ast.Pow(), ast.Constant(int(power))) if power > 1:
-                factor = self._term(base)
-                return functools.reduce(
-                    lambda product, _: self.node('Mul', product, factor), range(power - 1), factor
-                )
+                product = factor = self._term(base)
+                for _ in range(power - 1):
+                    product = self.node('Mul', product, factor)
+                return product
             case ast.BinOp(left, op, right) if type(op) in _SIZES:
                 return self.node(_SIZES[type(op)], self._term(left), self._term(right))
             case ast.Call(ast.Name(function), [left, right]) if function in _FUNCTIONS:

@@ -68,9 +68,12 @@ def onnx_type(dtype: np.dtype) -> int:
 
 def _find_common_axes(values: Sequence[Value]) -> tuple[Any, ...]:
     """Return the axes of what is computed of some values entry by entry, as they are held."""
-    rank = max(len(value.held) for value in values)
-    rows = [(1,) * (rank - len(value.held)) + value.held for value in values]
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*rows))
+    axes: list[Any] = [1] * max(len(value.held) for value in values)
+    for value in values:
+        for axis, size in enumerate(value.held, start=len(axes) - len(value.held)):
+            if size != 1 and axes[axis] == 1:
+                axes[axis] = size
+    return tuple(axes)
 
 
 def _elementwise(op: str) -> Row:
@@ -79,7 +82,11 @@ def _elementwise(op: str) -> Row:
 
 def _either(of_numbers: str, of_truths: str) -> Row:
     """Return the row of an operation that ONNX calls otherwise for booleans."""
-    return lambda call: call.elementwise(of_truths if call.inputs[0].dtype == bool else of_numbers)
+
+    def row(call: Call) -> Value:
+        return call.elementwise(of_truths if call.inputs[0].dtype == bool else of_numbers)
+
+    return row
 
 
 def _reduce(op: str) -> Row:
@@ -142,13 +149,15 @@ def _reshape(call: Call) -> Value:
     before, after, graph = call.inputs[0], call.shape, call.graph
     name = graph.whole(before)
     # An axis that stays is 0 and one other may be open: so no size has to be computed.
-    stays = lambda axis: axis < len(before.shape) and before.shape[axis] == after[axis]
-    plain = [
-        size if isinstance(size, int) else 0 if stays(axis) else -1
-        for axis, size in enumerate(after)
-    ]
-    is_plain = plain.count(-1) <= 1
-    sizes = graph.integers(*plain) if is_plain else graph.sizes(after)
+    plain = []
+    for axis, size in enumerate(after):
+        if isinstance(size, int):
+            plain.append(size)
+        elif axis < len(before.shape) and before.shape[axis] == size:
+            plain.append(0)
+        else:
+            plain.append(-1)
+    sizes = graph.integers(*plain) if plain.count(-1) <= 1 else graph.sizes(after)
     return call.result(graph.node('Reshape', name, sizes))
 
 
@@ -189,38 +198,43 @@ def _split(call: Call) -> list[Value]:
 
 
 def _cut(
-    graph: Graph, name: str, shape: Sequence[Any], starts: Sequence[Any], ends: Sequence[Any],
+    graph: Graph,
+    value: Value,
+    starts: Sequence[Any],
+    ends: Sequence[Any],
     strides: Sequence[int] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Return the name of a part of an array; axes that stay whole are not cut."""
-    steps = strides or [1] * len(shape)
-    axes = [
-        axis for axis in range(len(shape))
-        if (starts[axis], ends[axis], steps[axis]) != (0, shape[axis], 1)
-    ]  # fmt: skip
+    axes, steps = [], strides or [1] * len(value.shape)
+    for axis, size in enumerate(value.shape):
+        if (starts[axis], ends[axis], steps[axis]) != (0, size, 1):
+            axes.append(axis)
+    name = graph.whole(value)
     if not axes:
         return name
-    bounds = [graph.sizes([side[axis] for axis in axes]) for side in (starts, ends)]
-    return graph.node(
-        'Slice', name, *bounds, graph.integers(*axes), graph.integers(*(steps[a] for a in axes))
-    )
+    first = graph.sizes([starts[axis] for axis in axes])
+    last = graph.sizes([ends[axis] for axis in axes])
+    of_axes, of_steps = graph.integers(*axes), graph.integers(*(steps[axis] for axis in axes))
+    return graph.node('Slice', name, first, last, of_axes, of_steps)
 
 
 def _slice(call: Call) -> Value:
-    p, value = call.params, call.inputs[0]
-    bounds = p['start_indices'], p['limit_indices'], p['strides']
-    return call.result(_cut(call.graph, call.graph.whole(value), value.shape, *bounds))
+    bounds = (call.params[name] for name in ('start_indices', 'limit_indices', 'strides'))
+    return call.result(_cut(call.graph, call.inputs[0], *bounds))
 
 
 def _iota(call: Call) -> Value:
     graph, axis = call.graph, call.params['dimension']
-    scalar = lambda size: graph.node('Squeeze', graph.size(size), graph.integers(0))
-    zero, step = (graph.weight(np.array(number, np.int64)) for number in (0, 1))
-    name = graph.node('Range', zero, scalar(call.shape[axis]), step)
+    zero = graph.weight(np.array(0, np.int64))
+    step = graph.weight(np.array(1, np.int64))
+    count = graph.node('Squeeze', graph.size(call.shape[axis]), graph.integers(0))
+    name = graph.node('Range', zero, count, step)
     name = graph.node('Cast', name, to=onnx_type(call.dtypes[0]))
-    held = [size if number == axis else 1 for number, size in enumerate(call.shape)]
+    held: list[Any] = [1] * len(call.shape)
+    held[axis] = call.shape[axis]
     added = [number for number in range(len(held)) if number != axis]
-    name = graph.node('Unsqueeze', name, graph.integers(*added)) if added else name
+    if added:
+        name = graph.node('Unsqueeze', name, graph.integers(*added))
     return call.result(name, held)
 
 
@@ -233,26 +247,27 @@ def _gather(call: Call) -> Value:
     """Make of a general gather a look-up of rows, one within each row of a batch, or a part."""
     graph, (data, indices) = call.graph, call.inputs
     of, sizes = call.params['dimension_numbers'], call.params['slice_sizes']
-    batch, name = tuple(of.operand_batching_dims), graph.whole(data)
-    rank, batched = len(data.shape), len(call.shape) - len(of.offset_dims)
-    is_tail = tuple(of.offset_dims) == tuple(range(batched, len(call.shape)))
-    mapped = tuple(of.start_index_map)
-    rows = is_tail and len(mapped) == 1 and tuple(of.collapsed_slice_dims) == mapped
-    others = [axis for axis in range(rank) if axis not in mapped + batch]
-    rows = rows and all(sizes[axis] == data.shape[axis] for axis in others)
+    batch, mapped = tuple(of.operand_batching_dims), tuple(of.start_index_map)
     # Where the places are constants it is a part of the array.
     if indices.array is not None and not batch and len(indices.shape) == 1:
-        starts = dict(zip(mapped, map(int, indices.constant())))
-        bounds = [(starts.get(axis, 0), starts.get(axis, 0) + sizes[axis]) for axis in range(rank)]
-        name = _cut(graph, name, data.shape, *zip(*bounds))
-        gone = list(map(int, of.collapsed_slice_dims))
+        starts, ends = [0] * len(data.shape), list(sizes)
+        for axis, start in zip(mapped, indices.constant()):
+            starts[axis] = int(start)
+            ends[axis] += int(start)
+        name, gone = _cut(graph, data, starts, ends), list(map(int, of.collapsed_slice_dims))
         return call.result(graph.node('Squeeze', name, graph.integers(*gone)) if gone else name)
-    if rows and not batch and mapped == (0,):
+    # Else whole rows, each at the place that its index has on one axis.
+    batched, name = len(call.shape) - len(of.offset_dims), graph.whole(data)
+    is_row = len(mapped) == 1 and tuple(of.collapsed_slice_dims) == mapped
+    is_row = is_row and tuple(of.offset_dims) == tuple(range(batched, len(call.shape)))
+    for axis, size in enumerate(data.shape):
+        is_row = is_row and (axis in mapped + batch or sizes[axis] == size)
+    if is_row and not batch and mapped == (0,):
         last = graph.integers(len(indices.shape) - 1)
         return call.result(
             graph.node('Gather', name, graph.node('Squeeze', graph.whole(indices), last))
         )
-    if rows and batch == tuple(range(len(batch))) and mapped == (len(batch),):
+    if is_row and batch == tuple(range(len(batch))) and mapped == (len(batch),):
         wide = graph.node('Cast', graph.whole(indices), to=onnx_type(np.dtype(np.int64)))
         return call.result(graph.node('GatherND', name, wide, batch_dims=len(batch)))
     raise NotImplementedError(f'gather {of}')
@@ -261,9 +276,9 @@ def _gather(call: Call) -> Value:
 def _dot(call: Call) -> Value:
     """Make a product of matrices: x W with the weights as they are, or of batches of matrices."""
     graph, (a, b) = call.graph, call.inputs
-    (of_a, of_b), (batch_a, batch_b) = (
-        tuple(tuple(map(int, axes)) for axes in pair) for pair in call.params['dimension_numbers']
-    )
+    contracted, batched = call.params['dimension_numbers']
+    of_a, of_b = (tuple(map(int, axes)) for axes in contracted)
+    batch_a, batch_b = (tuple(map(int, axes)) for axes in batched)
     if not batch_a and len(b.shape) == 2 and of_a == (len(a.shape) - 1,):
         matrix = _order(graph, b, (of_b[0], 1 - of_b[0]))
         return call.result(graph.node('MatMul', graph.whole(a), matrix))
@@ -271,16 +286,13 @@ def _dot(call: Call) -> Value:
     free_b = tuple(axis for axis in range(len(b.shape)) if axis not in of_b + batch_b)
     if (len(of_a), len(free_a), len(free_b)) != (1, 1, 1):
         raise NotImplementedError(f'dot_general {call.params["dimension_numbers"]}')
-    left = lambda batch, free, of: batch + free + of
-    right = lambda batch, free, of: batch + of + free
-    if left(batch_b, free_b, of_b) != tuple(range(len(b.shape))):
-        first = _order(graph, a, left(batch_a, free_a, of_a))
-        return call.result(
-            graph.node('MatMul', first, _order(graph, b, right(batch_b, free_b, of_b)))
-        )
+    if batch_b + free_b + of_b != tuple(range(len(b.shape))):
+        first = _order(graph, a, batch_a + free_a + of_a)
+        second = _order(graph, b, batch_b + of_b + free_b)
+        return call.result(graph.node('MatMul', first, second))
     # The second factor lies as a first one does, such as the shares of attention: taken as it is,
     # the product is transposed, and a transposition that follows is merged with that.
-    first = _order(graph, a, right(batch_a, free_a, of_a))
+    first = _order(graph, a, batch_a + of_a + free_a)
     product = graph.node('MatMul', graph.whole(b), first)
     rank = len(call.shape)
     order = (*range(rank - 2), rank - 1, rank - 2)
@@ -308,17 +320,16 @@ def _order(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
 
 # They give back what they are given.
 SAME = {'stop_gradient', 'name', 'copy', 'copy_p', 'sharding_constraint', 'optimization_barrier'}
+# They are computed entry by entry, and ONNX has them under these names.
+_ELEMENTWISE = {
+    'add': 'Add', 'sub': 'Sub', 'mul': 'Mul', 'div': 'Div', 'pow': 'Pow', 'neg': 'Neg',
+    'abs': 'Abs', 'sign': 'Sign', 'exp': 'Exp', 'log': 'Log', 'sqrt': 'Sqrt', 'tanh': 'Tanh',
+    'logistic': 'Sigmoid', 'erf': 'Erf', 'cos': 'Cos', 'sin': 'Sin', 'eq': 'Equal', 'lt': 'Less',
+    'le': 'LessOrEqual', 'gt': 'Greater', 'ge': 'GreaterOrEqual', 'and': 'And', 'or': 'Or',
+    'not': 'Not', 'floor': 'Floor',
+}  # fmt: skip
 ROWS: dict[str, Row] = {
-    **{
-        name: _elementwise(op)
-        for name, op in {
-            'add': 'Add', 'sub': 'Sub', 'mul': 'Mul', 'div': 'Div', 'pow': 'Pow', 'neg': 'Neg',
-            'abs': 'Abs', 'sign': 'Sign', 'exp': 'Exp', 'log': 'Log', 'sqrt': 'Sqrt',
-            'tanh': 'Tanh', 'logistic': 'Sigmoid', 'erf': 'Erf', 'cos': 'Cos', 'sin': 'Sin',
-            'eq': 'Equal', 'lt': 'Less', 'le': 'LessOrEqual', 'gt': 'Greater',
-            'ge': 'GreaterOrEqual', 'and': 'And', 'or': 'Or', 'not': 'Not', 'floor': 'Floor',
-        }.items()
-    },
+    **{name: _elementwise(op) for name, op in _ELEMENTWISE.items()},
     'max': _either('Max', 'Or'),
     'min': _either('Min', 'And'),
     'square': lambda call: call.elementwise('Mul', *call.inputs * 2),

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from jax import Array, export
+from jax import Array
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
@@ -56,7 +56,8 @@ def check_opset(opset: int) -> None:
             f'--opset={opset} is too old: these models need LayerNormalization, which ONNX has'
             f' since opset {OPSET}'
         )
-    if opset > (newest := defs.onnx_opset_version()):
+    newest = defs.onnx_opset_version()
+    if opset > newest:
         raise UserError(f'--opset={opset}: the onnx that is installed has opsets up to {newest}')
 
 
@@ -102,31 +103,24 @@ def _make_proto(model: Model, opset: int) -> Any:
     graph = Graph(opset)
     outer = {name: graph.fresh(name) for name in inputs}  # as int32
     for name, spec in inputs.items():
-        graph.symbols |= {
-            str(size): (INPUTS[name], axis)
-            for axis, size in enumerate(spec.shape) if str(size) not in graph.symbols
-        }  # fmt: skip
+        for axis, size in enumerate(spec.shape):
+            graph.symbols.setdefault(str(size), (INPUTS[name], axis))
         cast = helper.make_node('Cast', [INPUTS[name]], [outer[name]], to=TensorProto.INT32)
         graph.nodes.append(cast)
     given = [_make_constant(np.asarray(leaf), name) for name, leaf in weights.items()]
     given += [Value(spec.shape, spec.dtype, outer[name]) for name, spec in inputs.items()]
-    results = walk(graph, traced, given)
     ends = {}
-    for name, value in zip(names, results, strict=True):
+    for name, value in zip(names, walk(graph, traced, given), strict=True):
         graph.nodes.append(helper.make_node('Identity', [graph.whole(value)], [name]))
-        ends[name] = helper.make_tensor_value_info(
-            name, onnx_type(value.dtype), [_name_axis(size) for size in value.shape]
-        )
+        ends[name] = _describe(name, onnx_type(value.dtype), value.shape)
     nodes, used = _drop_unread(graph.nodes, list(ends))
-    begins = [
-        helper.make_tensor_value_info(
-            INPUTS[name], TensorProto.INT64, [_name_axis(size) for size in spec.shape]
-        )
-        for name, spec in inputs.items()
-        if INPUTS[name] in used
-    ]
-    held = [numpy_helper.from_array(np.ascontiguousarray(array), name)
-            for name, array in graph.weights.items() if name in used]  # fmt: skip
+    begins, held = [], []
+    for name, spec in inputs.items():
+        if INPUTS[name] in used:
+            begins.append(_describe(INPUTS[name], TensorProto.INT64, spec.shape))
+    for name, array in graph.weights.items():
+        if name in used:
+            held.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
     made = helper.make_graph(nodes, model.architecture, begins, list(ends.values()), held)
     opsets = [helper.make_opsetid('', opset)]
     version = helper.find_min_ir_version_for(opsets)
@@ -135,9 +129,12 @@ def _make_proto(model: Model, opset: int) -> Any:
     )
 
 
-def _name_axis(size: Any) -> Any:
-    """Return an axis as a file says it: a number, or a name where it is open."""
-    return size if isinstance(size, int) else _AXES.get(str(size), str(size))
+def _describe(name: str, onnx_type: int, shape: Sequence[Any]) -> Any:
+    """Return what a file says of an input or output: axes are numbers, or names where open."""
+    from onnx import helper
+
+    axes = [size if isinstance(size, int) else _AXES.get(str(size), str(size)) for size in shape]
+    return helper.make_tensor_value_info(name, onnx_type, axes)
 
 
 def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str, Any]]:
@@ -146,18 +143,15 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
     A sentence encoder gives the states of its pieces too, which engines that pool by themselves
     read.
     """
-    axes = dict(model.row.inputs)
-    calls = [(serving.make_forward(model), list(model.row.output_names), '')]
-    bare, whole = model._replace(sentence=None), model
+    calls = [(serving.make_forward(model), list(model.row.output_names))]
+    names, whole = list(model.row.output_names), model
+    bare = model._replace(sentence=None)
     if model.sentence is not None and set(bare.row.parts) <= set(model.parts):
-        calls.append((serving.make_forward(bare), ['last_hidden_state'], 'token_embeddings'))
+        calls.append((serving.make_forward(bare), ['last_hidden_state']))
+        names.append('token_embeddings')
         whole = bare
-    has_positions = axes.pop(_POSITIONS, None) is not None
-    scope = export.SymbolicScope([f't <= {model.config.max_position}'])
-    inputs = {
-        name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
-        for name, shape in axes.items()
-    }
+    inputs = serving.make_inputs(model)
+    has_positions = inputs.pop(_POSITIONS, None) is not None
     weights = group_by_path(layout.separate_blocks(serving.nest(serving.select_weights(whole))))
 
     def run(leaves: Sequence[jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
@@ -165,12 +159,15 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
         if has_positions:
             shape = batch['input_ids'].shape
             batch[_POSITIONS] = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
-        return [call(params, batch)[name] for call, names, _ in calls for name in names]
+        results = []
+        for call, of_call in calls:
+            outputs = call(params, batch)
+            results += [outputs[name] for name in of_call]
+        return results
 
     specs = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for leaf in weights.values()]
     traced = jax.jit(run).trace(specs, list(inputs.values())).jaxpr
-    outputs = [called or name for _, names, called in calls for name in names]
-    return traced, outputs, weights, inputs
+    return traced, names, weights, inputs
 
 
 def _make_constant(array: np.ndarray, name: str = '') -> Value:
@@ -217,7 +214,8 @@ def _convert(graph: Graph, equation: Any, inputs: tuple[Value, ...]) -> Sequence
     if is_known and all(isinstance(size, int) for shape in shapes for size in shape):
         return _compute_now(equation, inputs)
     made = Made(name, inputs, params)
-    if (node := find_fused(graph, made)) is not None:
+    node = find_fused(graph, made)
+    if node is not None:
         return [Value(shapes[0], dtypes[0], node, made=made)]
     if name not in ROWS:
         raise UserError(
@@ -254,16 +252,19 @@ def _convert_loop(
     operations = getattr(traced, 'jaxpr', traced)
     # jax says how many it keeps, carries and walks over otherwise in each version; ranks say it in
     # all: only what is walked over, or stacked, has an axis more outside than inside.
-    is_same = lambda outer, inner: len(outer) == len(inner.aval.shape)
-    walked = sum(not is_same(value.shape, atom) for value, atom in zip(inputs, operations.invars))
-    carried = sum(is_same(shape, atom) for shape, atom in zip(shapes, operations.outvars))
+    walked = carried = 0
+    for value, atom in zip(inputs, operations.invars):
+        walked += len(value.shape) != len(atom.aval.shape)
+    for shape, atom in zip(shapes, operations.outvars):
+        carried += len(shape) == len(atom.aval.shape)
     fixed = len(inputs) - carried - walked
     states, rows = inputs[fixed : fixed + carried], inputs[fixed + carried :]
     # What the body reads of outside must be there before it.
-    outside = [
-        value if value.array is not None else Value(value.shape, value.dtype, graph.whole(value))
-        for value in inputs[:fixed]
-    ]
+    outside = []
+    for value in inputs[:fixed]:
+        if value.array is None:
+            value = Value(value.shape, value.dtype, graph.whole(value))
+        outside.append(value)
     body = Graph(graph.opset, graph)
     of_body = [Value(value.shape, value.dtype, body.fresh('inside')) for value in states]
     of_body += [Value(value.shape[1:], value.dtype, body.fresh('inside')) for value in rows]
@@ -272,11 +273,12 @@ def _convert_loop(
     ends = [body.fresh('end') for _ in results]
     for name, value in zip(ends, results):
         body.nodes.append(helper.make_node('Identity', [body.whole(value)], [name]))
-    info = lambda name, value: helper.make_tensor_value_info(name, onnx_type(value.dtype), None)
-    inner = helper.make_graph(
-        body.nodes, graph.fresh('body'), [info(value.name, value) for value in of_body],
-        [info(name, value) for name, value in zip(ends, results)],
-    )  # fmt: skip
+    begun, ended = [], []
+    for value in of_body:
+        begun.append(helper.make_tensor_value_info(value.name, onnx_type(value.dtype), None))
+    for name, value in zip(ends, results):
+        ended.append(helper.make_tensor_value_info(name, onnx_type(value.dtype), None))
+    inner = helper.make_graph(body.nodes, graph.fresh('body'), begun, ended)
     back = int(params['reverse'])
     names = graph.node(
         'Scan', *map(graph.whole, (*states, *rows)), outputs=len(results), body=inner,
@@ -293,8 +295,9 @@ def _drop_unread(nodes: Sequence[Any], ends: Sequence[str]) -> tuple[list[Any], 
         if used & set(node.output):
             kept.append(node)
             used |= set(node.input)
-            bodies = [attribute.g for attribute in node.attribute if attribute.HasField('g')]
-            used |= {name for body in bodies for inner in body.node for name in inner.input}
+            for attribute in node.attribute:
+                for inner in attribute.g.node:  # of a loop's body
+                    used |= set(inner.input)
     return kept[::-1], used
 
 
@@ -347,9 +350,10 @@ def _is_made_as(
     axes = made.params.get('axes')
     if axes is not None and tuple(axes) != (len(made.inputs[0].shape) - 1,):
         return False
-    return made.params.get('y') == operation.params.get('y') and all(
-        _is_made_as(operations, part, of, values) for part, of in zip(operation.invars, made.inputs)
-    )
+    if made.params.get('y') != operation.params.get('y'):
+        return False
+    pairs = zip(operation.invars, made.inputs)
+    return all(_is_made_as(operations, part, of, values) for part, of in pairs)
 
 
 def _strip_copies(value: Value) -> Value:

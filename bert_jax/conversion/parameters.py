@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,6 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families.family import ArrayName, Piece
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import group_by_path
-from bert_jax.model.embeddings import pad_vocab
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
@@ -42,26 +40,64 @@ Tensors = dict[str, np.ndarray]
 NameOf = Callable[[str], ArrayName]
 
 
-class Stored(NamedTuple):
-    """How one of our leaves is stored by another program.
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """How one of our arrays is stored by another program.
 
-    blocks: of each block, or of all of the leaf, the pieces that make it; shape: that of all of
-    them together; axis: along which they are joined; is_transposed: whether they lie [out, in].
+    Attributes:
+      blocks: of each block, or of an array that is of none, the pieces that make it.
+      first_block: the number of the first block that has it; None for an array of no block.
+      shape: that of the pieces of a block together.
+      is_transposed: whether they lie [out, in].
+      padding: rows of zeros that ours has at its end and theirs lacks.
     """
 
-    blocks: tuple[tuple[Piece, ...], ...]
+    blocks: list[tuple[Piece, ...]]
+    first_block: int | None
     shape: tuple[int, ...]
-    axis: int
     is_transposed: bool
+    padding: int
+
+    @property
+    def axis(self) -> int:
+        """Return the axis of outputs, along which pieces are joined."""
+        return 0 if self.is_transposed else -1
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return {name: shape} of the whole arrays that the pieces are of."""
         shapes = {}
-        for piece in itertools.chain.from_iterable(self.blocks):
-            shape = list(self.shape)
-            shape[self.axis] = shape[self.axis] * piece.parts // len(self.blocks[0])
-            shapes[piece.name] = tuple(shape)
+        for pieces in self.blocks:
+            for piece in pieces:
+                shape = list(self.shape)
+                shape[self.axis] = shape[self.axis] * piece.parts // len(pieces)
+                shapes[piece.name] = tuple(shape)
         return shapes
+
+    def read(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return our array, float32, of theirs: transposed, blocks stacked, rows padded."""
+        blocks = []
+        for pieces in self.blocks:
+            parts = []
+            for piece in pieces:
+                parts.append(np.split(tensors[piece.name], piece.parts, self.axis)[piece.part])
+            whole = parts[0] if len(parts) == 1 else np.concatenate(parts, self.axis)
+            blocks.append(np.asarray(whole.T if self.is_transposed else whole, np.float32))
+        if self.first_block is not None:
+            return np.stack(blocks)
+        (array,) = blocks
+        if self.padding:
+            return np.concatenate([array, np.zeros((self.padding, *array.shape[1:]), np.float32)])
+        return np.ascontiguousarray(array)
+
+    def write(self, array: np.ndarray, tensors: Tensors) -> None:
+        """Put our array into theirs, which are there at full size: the inverse of `read`."""
+        blocks = array
+        if self.first_block is None:
+            blocks = array[None, : len(array) - self.padding]
+        for pieces, block in zip(self.blocks, blocks, strict=True):
+            whole = block.T if self.is_transposed else block
+            for piece, part in zip(pieces, np.split(whole, len(pieces), self.axis), strict=True):
+                np.split(tensors[piece.name], piece.parts, self.axis)[piece.part][...] = part
 
 
 class Layout:
@@ -79,26 +115,28 @@ class Layout:
           outputs: how many a task's own part has, if it is one of them.
           name_of: the names there.
         """
-        self._config = config
-        self.stored: dict[str, Stored] = {}
-        # From our shape to theirs: an array a block, the vocabulary's real size, transposed or not.
+        self.stored: dict[str, StoredArray] = {}
         for path, shape in find_shapes(config, parts, outputs).items():
             pieces, is_transposed = name_of(path)
-            is_stacked = '{}' in pieces[0].name
-            # What the first blocks lack has fewer rows.
-            L = config.own_blocks
-            numbers, shape = (range(L - shape[0], L), shape[1:]) if is_stacked else ([0], shape)
-            shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
-            self.stored[path] = Stored(
-                tuple(tuple(p._replace(name=p.name.format(i)) for p in pieces) for i in numbers),
-                shape[::-1] if is_transposed else shape,
-                0 if is_transposed else -1,
-                is_transposed,
-            )
+            blocks, first_block, padding = [pieces], None, 0
+            if path.startswith(_LAYERS):
+                # What the first blocks lack has fewer rows.
+                first_block, shape = config.own_blocks - shape[0], shape[1:]
+                blocks = []
+                for number in range(first_block, config.own_blocks):
+                    blocks.append(tuple(p._replace(name=p.name.format(number)) for p in pieces))
+            elif path in _VOCABULARY:
+                padding = shape[0] - config.vocab_size
+                shape = (config.vocab_size, *shape[1:])
+            shape = shape[::-1] if is_transposed else shape
+            self.stored[path] = StoredArray(blocks, first_block, shape, is_transposed, padding)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return {their name: shape} of all arrays."""
-        return {name: s for stored in self.stored.values() for name, s in stored.shapes().items()}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for stored in self.stored.values():
+            shapes |= stored.shapes()
+        return shapes
 
     def our_names(self) -> dict[str, str]:
         """Return {their name: our path}.
@@ -106,14 +144,15 @@ class Layout:
         The block's number stands in brackets where our leaf holds all of them; a fused array has
         several paths, with + between.
         """
-        paths: dict[str, list[str]] = {}
+        names: dict[str, str] = {}
         for path, stored in self.stored.items():
-            first = self._config.own_blocks - len(stored.blocks)
             for i, pieces in enumerate(stored.blocks):
-                ours = f'{path}[{i + first}]' if path.startswith(_LAYERS) else path
+                ours = path
+                if stored.first_block is not None:
+                    ours += f'[{i + stored.first_block}]'
                 for name in dict.fromkeys(piece.name for piece in pieces):
-                    paths.setdefault(name, []).append(ours)
-        return {name: ' + '.join(ours) for name, ours in paths.items()}
+                    names[name] = f'{names[name]} + {ours}' if name in names else ours
+        return names
 
     def to_tree(
         self,
@@ -138,79 +177,55 @@ class Layout:
         wanted = self.shapes()
         shapes = {name: array.shape for name, array in tensors.items()}
         check_fit(wanted, shapes, spelled, source, settings)
-        finite = lambda array: np.isfinite(array.astype(np.float32)).all()
-        if bad := [spelled.get(n, n) for n in wanted if not finite(tensors[n])]:
+        bad = []
+        for name in wanted:
+            if not np.isfinite(tensors[name].astype(np.float32)).all():
+                bad.append(spelled.get(name, name))
+        if bad:
             raise UserError(
                 f'{source}: {join_names(bad)}: NaN or infinite values: the file is damaged or its'
                 ' training diverged'
             )
-
-        # From here on everything fits: transposed, float32, blocks stacked, vocabulary padded.
-        leaves: Tensors = {}
-        for path, stored in self.stored.items():
-            arrays = []
-            for pieces in stored.blocks:
-                parts = [np.split(tensors[p.name], p.parts, stored.axis)[p.part] for p in pieces]
-                array = parts[0] if len(parts) == 1 else np.concatenate(parts, stored.axis)
-                arrays.append(np.asarray(array.T if stored.is_transposed else array, np.float32))
-            if path in _VOCABULARY:
-                # Rows that no word has: zero here, and left out again on the way back.
-                rows = pad_vocab(self._config.vocab_size) - self._config.vocab_size
-                leaves[path] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
-            else:
-                is_stacked = path.startswith(_LAYERS)
-                leaves[path] = np.stack(arrays) if is_stacked else np.ascontiguousarray(arrays[0])
+        leaves = {path: stored.read(tensors) for path, stored in self.stored.items()}
         return traverse_util.unflatten_dict(leaves, sep='/')
 
     def to_tensors(self, params: Mapping[str, Any]) -> Tensors:
-        """Return {their name: float32 array} of our parameters.
+        """Return {their name: float32 array} of our parameters: the inverse of `to_tree`.
 
         Those that are not in this layout are left out.
         """
-        # The inverse of to_tree; a fused array is whole when all that it is made of came by.
         flat = traverse_util.flatten_dict(dict(params), sep='/')
-        parts: dict[str, dict[int, np.ndarray]] = {}
-        axes = {}
+        tensors = {name: np.empty(shape, np.float32) for name, shape in self.shapes().items()}
         for path, stored in self.stored.items():
-            array = np.asarray(flat[path])
-            array = array[: self._config.vocab_size] if path in _VOCABULARY else array
-            arrays = array if path.startswith(_LAYERS) else [array]
-            for pieces, block in zip(stored.blocks, arrays, strict=True):
-                whole = block.T if stored.is_transposed else block
-                for piece, part in zip(pieces, np.split(whole, len(pieces), stored.axis)):
-                    parts.setdefault(piece.name, {})[piece.part] = part
-                    axes[piece.name] = stored.axis
-        joined = lambda name, of: np.concatenate([of[i] for i in sorted(of)], axes[name])
-        return {
-            name: np.ascontiguousarray(joined(name, of) if len(of) > 1 else of[0], np.float32)
-            for name, of in parts.items()
-        }
+            stored.write(np.asarray(flat[path]), tensors)
+        return tensors
 
 
 def find_shapes(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[str, tuple]:
-    """{our path: shape} of an encoder with these parts."""
+    """Return {our path: shape} of an encoder with these parts."""
     # The blocks' shapes from an encoder of full depth; all else that stands on it from a model of
-    # one.
+    # one. Blocks that share their weights once, however often a file says that they are gone
+    # through.
     dtype, wanted = jnp.dtype(jnp.float32), set(parts)
+    own_blocks = dataclasses.replace(config, num_layers=config.own_blocks)
+    of_encoder = _trace_shapes(HEADS['encoder'].model(own_blocks, dtype, outputs))
     beside = tuple(part.path for part in PARTS.values())
-    # Blocks that share their weights once, however often a file says that they are gone through.
-    shallow_config = dataclasses.replace(config, num_layers=config.own_blocks)
-    encoder = _trace_shapes(HEADS['encoder'].model(shallow_config, dtype, outputs))
-    shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
+    shapes = {path: shape for path, shape in of_encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
     shallow = config.of_depth(1)
-    of_family = [head.of(config.family) for head in HEADS.values()]
     for name, part in PARTS.items():
-        head = next((head for head in of_family if name in head.parts), None)
-        if name in wanted and head:
-            of_head = _trace_shapes(head.model(shallow, dtype, outputs))
-            shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
+        heads = [head.of(config.family) for head in HEADS.values()]
+        heads = [head for head in heads if name in head.parts]
+        if name in wanted and heads:
+            for path, shape in _trace_shapes(heads[0].model(shallow, dtype, outputs)).items():
+                if path.startswith(part.path):
+                    shapes[path] = shape
     return shapes
 
 
 @functools.lru_cache(maxsize=16)
 def _trace_shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    """{path: shape} of a model's parameters."""
+    """Return {path: shape} of a model's parameters."""
     tree = jax.eval_shape(lambda: init_params(model, 0))
     return {path: leaf.shape for path, leaf in group_by_path(tree).items()}
 
@@ -225,9 +240,10 @@ def find_parts(
     """
     # Settings bound the work that follows: damaged ones would ask for arrays of any size.
     names, c = set(tensors), config
-    positions = c.max_position if c.positions == 'learned' else 0
-    sizes = (c.vocab_size, c.hidden_size, c.type_vocab_size, positions)
-    longest = max((max(np.shape(array), default=0) for array in tensors.values()), default=0)
+    sizes = [c.vocab_size, c.hidden_size, c.type_vocab_size]
+    if c.positions == 'learned':
+        sizes.append(c.max_position)
+    longest = max((size for array in tensors.values() for size in np.shape(array)), default=0)
     largest = max(*sizes, c.intermediate_size, c.max_position)
     if max(sizes) > _LARGER * longest or largest >= 2**30 or c.num_layers > _DEEPEST:
         raise UserError(
@@ -240,11 +256,12 @@ def find_parts(
         )
 
     # A part is there if any of its arrays is; that all of them are is checked with the shapes.
-    stored = Layout(config, PARTS, 2, name_of).stored
-    there = [path for path, array in stored.items() if names & array.shapes().keys()]
-    return tuple(
-        name for name, part in PARTS.items() if any(path.startswith(part.path) for path in there)
-    )
+    parts = dict.fromkeys(PARTS, False)
+    for path, stored in Layout(config, PARTS, 2, name_of).stored.items():
+        if names & stored.shapes().keys():
+            for name, part in PARTS.items():
+                parts[name] = parts[name] or path.startswith(part.path)
+    return tuple(name for name, is_there in parts.items() if is_there)
 
 
 def check_fit(
@@ -254,7 +271,7 @@ def check_fit(
     source: str,
     settings: str,
 ) -> None:
-    """UserError unless the arrays found, {name: shape}, are those wanted; see `to_tree`."""
+    """Raise UserError unless the arrays, {name: shape}, are those wanted; see `Layout.to_tree`."""
     if set(wanted) != set(actual):
         missing = set(wanted) - set(actual)
         unknown = {spelled.get(n, n) for n in set(actual) - set(wanted)}
@@ -262,11 +279,12 @@ def check_fit(
             f'{source}: its weights are not those of {settings}: missing {join_names(missing)}; not'
             f' known here {join_names(unknown)}: weights and settings must be of one model'
         )
-    if wrong := [
-        f'{spelled.get(n, n)}: {actual[n]} in the file, {s} by {settings}'
-        for n, s in wanted.items()
-        if actual[n] != s
-    ]:
+    wrong = []
+    for name, shape in wanted.items():
+        if actual[name] != shape:
+            ours = f'{actual[name]} in the file, {shape} by {settings}'
+            wrong.append(f'{spelled.get(name, name)}: {ours}')
+    if wrong:
         raise UserError(
             f'{source}: {"; ".join(wrong[:4])} ({len(wrong)} wrong shapes in all): {settings} is of'
             ' another model'
@@ -274,7 +292,7 @@ def check_fit(
 
 
 def join_names(names: Iterable[str]) -> str:
-    """All of `names` in one line, blocks drawn together; 'nothing' for none.
+    """Return all of `names` in one line, blocks drawn together; 'nothing' for none.
 
     As in 'encoder.layer.{3,4}.output.dense.bias'.
     """
@@ -282,10 +300,15 @@ def join_names(names: Iterable[str]) -> str:
     groups: dict[str, list[int]] = {}
     for name in sorted(names):
         number = re.search(r'(?:(?<=[./]layer[._])|(?<=layers\.))\d+(?=[./])', name)
-        key = name if number is None else f'{name[: number.start()]}{{}}{name[number.end() :]}'
-        groups.setdefault(key, []).extend([int(number.group())] if number else [])
+        if number is None:
+            groups[name] = []
+        else:
+            key = f'{name[: number.start()]}{{}}{name[number.end() :]}'
+            groups.setdefault(key, []).append(int(number[0]))
     merged = []
     for key, blocks in groups.items():
-        listed = ','.join(map(str, sorted(blocks)))
-        merged.append(key.replace('{}', listed if len(blocks) == 1 else f'{{{listed}}}'))
+        listed = ','.join(str(number) for number in sorted(blocks))
+        if len(blocks) > 1:
+            listed = f'{{{listed}}}'
+        merged.append(key.replace('{}', listed))
     return ', '.join(merged) or 'nothing'

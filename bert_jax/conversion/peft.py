@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -24,20 +24,20 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object, read_object
-from bert_jax.configs.model.families.family import ArrayName, Piece
 from bert_jax.configs.model.model_config import FAMILIES
-from bert_jax.configs.model.tuning_config import TuningConfig
+from bert_jax.configs.model.tuning import TuningConfig
 from bert_jax.conversion import huggingface, trained_model
-from bert_jax.conversion.parameters import Layout, NameOf, Tensors, join_names
+from bert_jax.conversion.parameters import Layout, Tensors, join_names
 from bert_jax.conversion.peft_settings import (
     IA3_SHAPES,
-    MODULES,
+    bind_names,
     check_method,
     choose_architecture,
     describe_class,
     describe_method,
     find_task,
     make_tuning,
+    parse_added,
     read_method,
 )
 from bert_jax.conversion.trained_model import Model, Reading
@@ -49,21 +49,12 @@ from bert_jax.train.task_heads import CLASSES
 _CONFIG = 'adapter_config.json'
 _FILES = ('adapter_model.safetensors', 'adapter_model.bin')
 _PREFIX = 'base_model.model.'
-_NOTED = ('head_dropout', 'problem_type')  # of a model, which peft has no place for
 
 # Settings of a model that are of training alone.
 _OF_TRAINING = ('hidden_dropout', 'attention_dropout', 'initializer_range')
 
-# A method's own arrays: the end of our path of each -> the end of their name. The rest names the
-# matrix.
-_ENDS = {
-    '_lora_a/kernel': '.lora_A.weight',
-    '_lora_b/kernel': '.lora_B.weight',
-    '_ia3/scale': '.ia3_l',
-}
 # What stands between a module that was trained whole and those that it holds.
 _WITHIN = re.compile(r'\.modules_to_save\.[^.]+\.(?=[^.]+\.[^.]+$)')
-_END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
 
 
 def is_directory(path: epath.PathLike) -> bool:
@@ -102,34 +93,31 @@ def read(path: epath.PathLike, base: Model) -> Reading:
       UserError: in one line, where its method is not built here, anything does not fit the base, or
         it notes that it is of another.
     """
-    # Settings, then arrays: those of the method, and those that take the place of the base's own.
+    # Settings, then arrays: the method's, and those that take the place of the base's own.
     folder, file = epath.Path(path), epath.Path(path) / _CONFIG
     settings = read_object(file)
     method = read_method(settings, file)
     by_file_name, remarks = read_tensors(folder, *_FILES)
     notes = _read_notes(folder)
-    if notes.get('encoder', digest(base)) != digest(base):
-        raise UserError(
-            f'{file}: {read_base_name(folder)} is not the encoder that it was tuned on, whose'
-            ' weights are others: name that one as base_model_name_or_path'
-        )
-    _check_family(base, str(file))
+    _check_base(base, notes, folder)
     names, ignored = _canonicalize(by_file_name, base.config.traits.transformers.base_module)
     architecture = choose_architecture(settings, base, file)
-    if (noted := notes.get('architecture', architecture)) != architecture:
+    noted = notes.get('architecture', architecture)
+    if noted != architecture:
         raise UserError(
             f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
             ' auto_mapping): put back what was there'
         )
-    name_of = _bind_names(base.config.family, architecture)
+    name_of, outputs = bind_names(base.config.family, architecture), base.outputs
     arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
     tensors = _add_to_base(arrays, base, architecture, file, names)
     ((bias,), _) = name_of('classifier/bias')
-    outputs = len(tensors[bias.name]) if bias.name in tensors else base.outputs
+    if bias.name in tensors:
+        outputs = len(tensors[bias.name])
 
     # The method's options follow from the settings, and from the matrices that have arrays.
     try:
-        tuning = make_tuning(method, settings, _find_matrices(tensors))
+        tuning = make_tuning(method, settings, tensors)
         config = base.config.tuned(tuning)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
@@ -145,13 +133,28 @@ def read(path: epath.PathLike, base: Model) -> Reading:
 
     # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))
-    labels = labels if len(labels) == outputs else ()
-    noted_or_base = (notes.get(name, getattr(base, name)) for name in _NOTED)
-    model = Model(config, tree, architecture, labels, *noted_or_base)
-    model = model._replace(chosen=notes.get('chosen', {}))
+    model = Model(
+        config,
+        tree,
+        architecture,
+        labels if len(labels) == outputs else (),
+        notes.get('head_dropout', base.head_dropout),
+        notes.get('problem_type', base.problem_type),
+        chosen=notes.get('chosen', {}),
+    )
     ours = layout.our_names()
     held = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
     return Reading(model, held, ignored, tuple(remarks))
+
+
+def _check_base(base: Model, notes: Mapping[str, Any], folder: epath.Path) -> None:
+    """Raise UserError where a base is not the encoder that an adapter's notes say, or not built."""
+    if notes.get('encoder', digest(base)) != digest(base):
+        raise UserError(
+            f'{folder / _CONFIG}: {read_base_name(folder)} is not the encoder that it was tuned on,'
+            ' whose weights are others: name that one as base_model_name_or_path'
+        )
+    _check_family(base, str(folder / _CONFIG))
 
 
 def _add_to_base(
@@ -169,7 +172,7 @@ def _add_to_base(
     for name in base.config.traits.transformers.displaced(architecture):
         tensors.pop(name, None)
     # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
-    ((table,), _) = _bind_names(base.config.family, architecture)('encoder/embeddings/word')
+    ((table,), _) = bind_names(base.config.family, architecture)('encoder/embeddings/word')
     copy = arrays.get(table.name) if 'mlm' in parts else None
     if copy is not None and not np.array_equal(copy, tensors[table.name]):
         raise UserError(
@@ -202,7 +205,7 @@ def write(
     _check_family(model, f'--format=peft: {path}')
     _check_shape(model, base, name)
     left_out = trained_model.list_left_out(model, str(path))
-    arrays, modules, blocks, has_biases = _collect(model, base, name, saved)
+    held = _collect(model, base, name, saved)
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,76 +219,104 @@ def write(
     if model.chosen:
         notes['chosen'] = dict(model.chosen)
     metadata = {'format': 'pt', 'bert_jax': json.dumps(notes)}
-    atomic_write(folder / _FILES[0], safetensors.numpy.save(arrays, metadata))
+    atomic_write(folder / _FILES[0], safetensors.numpy.save(held.arrays, metadata))
     repository, _, revision = name.partition('@')
     settings = {
         'base_model_name_or_path': repository,
         'revision': revision or None,
         'inference_mode': True,
-        'modules_to_save': modules or None,
+        'modules_to_save': held.modules or None,
         **describe_class(model),
         **describe_method(tuning),
     }
     if tuning.method != 'ia3':
-        every = len(blocks) == model.config.num_layers
-        settings |= {'layers_to_transform': None if every else blocks}
-        settings |= {'bias': 'all' if has_biases else 'none'}
+        has_all = len(held.blocks) == model.config.num_layers
+        settings['layers_to_transform'] = None if has_all else held.blocks
+        settings['bias'] = 'all' if held.has_biases else 'none'
     atomic_write(folder / _CONFIG, json.dumps(settings, indent=2) + '\n')
     return left_out
 
 
-def _collect(
-    model: Model, base: Model, name: str, saved: Sequence[str]
-) -> tuple[Tensors, list[str], list[int], bool]:
-    """Return what an adapter's file holds of a model.
+class _Held(NamedTuple):
+    """What an adapter's file holds of a model.
 
-    That is (its arrays, the modules that are in it whole, the blocks with an update, whether it has
-    all biases). The arrays are the method's, those of modules that were trained whole and, if any
-    bias was, all of them; the rest is the base's.
+    Attributes:
+      arrays: by their names in the file: the method's, those of modules that were trained whole
+        and, if any bias was, all of them; all others are the base's.
+      modules: those that are in it whole.
+      blocks: the numbers of the blocks with an update.
+      has_biases: whether it has all biases.
+    """
+
+    arrays: Tensors
+    modules: list[str]
+    blocks: list[int]
+    has_biases: bool
+
+
+def _collect(model: Model, base: Model, name: str, saved: Sequence[str]) -> _Held:
+    """Return what an adapter's file holds; arguments as of `write`.
 
     Raises:
       UserError: other weights than those differ from the base's.
     """
     # Both models by their names there, to be held against each other.
     parts = CLASSES[model.architecture].parts
-    name_of = _bind_names(model.config.family, model.architecture)
+    name_of = bind_names(model.config.family, model.architecture)
     layout = Layout(model.config, parts, model.outputs, name_of)
     tensors = layout.to_tensors(model.params)
     before = huggingface.make_tensors(base, [part for part in base.parts if part in parts])
-    equal = lambda n, array: n in before and np.array_equal(array, before[n])
-    changed = {n for n, array in tensors.items() if not equal(n, array)}
+    changed, added, biases = set(), {}, set()
+    for n, array in tensors.items():
+        if n not in before or not np.array_equal(array, before[n]):
+            changed.add(n)
+        of_method = parse_added(n)
+        if of_method is not None:
+            added[n] = of_method
+        elif n.endswith('.bias') and model.config.tuning.method != 'ia3':
+            biases.add(n)
 
-    added = {n for n in tensors if _END.search(n)}
-    full = lambda n: model.config.traits.transformers.full(n, model.architecture)
-    within = lambda modules: {n for n in tensors if any(_stands_in(full(n), m) for m in modules)}
-    modules = _separate(saved, [full(n) for n in tensors])
-    modules += _list_trained_heads(model, layout, changed, within(modules))
-    whole = within(modules)
-    is_ia3 = model.config.tuning.method == 'ia3'
-    biases = {n for n in tensors if n.endswith('.bias') and not is_ia3} - whole
-    if other := changed - added - whole - biases:
+    transformers = model.config.traits.transformers
+    full = {n: transformers.full(n, model.architecture) for n in tensors}
+
+    def find_within(modules: Sequence[str]) -> set[str]:
+        return {n for n in full if any(f'{module}.' in full[n] for module in modules)}
+
+    modules = _separate(saved, full.values())
+    modules += _list_trained_heads(model, layout, changed, find_within(modules))
+    whole = find_within(modules)
+    biases -= whole
+    other = changed - added.keys() - whole - biases
+    if other:
         raise UserError(
             f'{name} is not the encoder that it was tuned on ({join_names(other)} are other'
             ' weights): name that one with --base'
         )
-    biases = biases if changed & biases else set()
+    if not changed & biases:
+        biases = set()
 
     # Depth may leave the lower blocks without an update: those are not among its layers.
-    blocks = sorted({_find_block(n) for n in added if tensors[n].any()})
-    added = {n for n in added if _find_block(n) in blocks}
-    adapted = {_END.sub('', n) for n in added}
-    arrays = {}
-    for n in sorted(added | whole | biases):
+    blocks = {of_method.block for n, of_method in added.items() if tensors[n].any()}
+    arrays, adapted = {}, set()
+    for n, of_method in added.items():
+        if of_method.block in blocks:
+            adapted.add(of_method.module)
+        if of_method.block in blocks or n in whole:
+            array = tensors[n]
+            if n.endswith('.ia3_l'):
+                array = array.reshape(IA3_SHAPES[of_method.matrix])
+            arrays[_PREFIX + full[n]] = array
+    for n in (whole | biases) - added.keys():
         # What was a module's own lies one step deeper once peft has put its arrays beside it.
-        module = n.removesuffix('.bias')
-        there = f'{module}.base_layer.bias' if module in adapted else n
-        array = tensors[n].reshape(_find_ia3_shape(n)) if n.endswith('.ia3_l') else tensors[n]
-        arrays[_PREFIX + full(there)] = array
-    return arrays, modules, blocks, bool(biases)
+        module, _, leaf = full[n].rpartition('.')
+        if leaf == 'bias' and n.removesuffix('.bias') in adapted:
+            module += '.base_layer'
+        arrays[f'{_PREFIX}{module}.{leaf}'] = tensors[n]
+    return _Held(arrays, modules, sorted(blocks), bool(biases))
 
 
 def _check_family(model: Model, path: str) -> None:
-    """UserError for an encoder whose adapters are not built here."""
+    """Raise UserError for an encoder whose adapters are not built here."""
     if not model.config.traits.has_peft:
         built = ' and '.join(family.name for family in FAMILIES.values() if family.has_peft)
         raise UserError(
@@ -295,44 +326,31 @@ def _check_family(model: Model, path: str) -> None:
 
 
 def _check_shape(model: Model, base: Model, name: str) -> None:
-    """UserError where the encoder of that name has another shape."""
-    differ = [
-        f'{setting} is {ours} and {getattr(base.config, setting)} there'
-        for setting, ours in vars(model.config.tuned(TuningConfig())).items()
-        if ours != getattr(base.config, setting) and setting not in _OF_TRAINING
-    ]
+    """Raise UserError where the encoder of that name has another shape."""
+    differ = []
+    for setting, ours in vars(model.config.tuned(TuningConfig())).items():
+        theirs = getattr(base.config, setting)
+        if ours != theirs and setting not in _OF_TRAINING:
+            differ.append(f'{setting} is {ours} and {theirs} there')
     if differ:
         raise UserError(f'{name} is not the encoder that it was tuned on ({"; ".join(differ)})')
 
 
 def digest(model: Model) -> str:
-    """24 hex digits that change with any weight of an encoder, its pooler left out."""
-    base_leaves = {name: leaf for name, leaf in model.params['encoder'].items() if name != 'pooler'}
+    """Return 24 hex digits that change with any weight of an encoder, its pooler left out."""
     sha = hashlib.sha256()
-    for path, leaf in sorted(traverse_util.flatten_dict(base_leaves, sep='/').items()):
+    for path, leaf in sorted(traverse_util.flatten_dict(model.params['encoder'], sep='/').items()):
+        if path.startswith('pooler/'):
+            continue
         sha.update(repr((path, leaf.shape)).encode())
         sha.update(np.asarray(leaf, np.float32).tobytes())
     return sha.hexdigest()[:24]
 
 
-def _bind_names(family: str, architecture: str) -> NameOf:
-    """Return the names of plain models, and those of the method's own arrays too."""
-    plain = huggingface.bind_names(family, architecture)
-
-    def name_of(path: str) -> ArrayName:
-        for end, theirs in _ENDS.items():
-            if path.endswith(end):
-                matrix = path.removesuffix(end).rpartition('/')[2]
-                return ArrayName((Piece(MODULES[matrix] + theirs),), end != '_ia3/scale')
-        return plain(path)
-
-    return name_of
-
-
 def _canonicalize(
     in_file: Collection[str], base_module: str
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """({name without what peft puts before and into it: the name in the file}, those ignored).
+    """Return ({name without what peft puts before and into it: that in the file}, those ignored).
 
     Without the module around the encoder too, `base_module`.
     """
@@ -350,18 +368,6 @@ def _canonicalize(
     ignored += [names[bare] for bare in inner if bare in names]
     names |= inner
     return names, tuple(ignored)
-
-
-def _find_matrices(names: Collection[str]) -> list[str]:
-    """Those of a block's matrices for which there are arrays of a method, in order."""
-    ends = (_END.sub('', name) for name in names if _END.search(name))
-    modules_used = {re.sub(r'(?<=^encoder\.layer\.)\d+', '{}', module) for module in ends}
-    return [name for name, module in MODULES.items() if module in modules_used]
-
-
-def _find_block(name: str) -> int:
-    """Return the number of the block in the name of an array."""
-    return int(name.removeprefix('encoder.layer.').partition('.')[0])
 
 
 def _read_notes(folder: epath.Path) -> dict[str, Any]:
@@ -383,17 +389,13 @@ def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
 
     Here LoRA is of the blocks, and what is trained of the pooler is trained whole.
     """
-    names = [f'pooler.dense.{end}.weight' for end in ('lora_A', 'lora_B')]
-    if all(name in tensors for name in (*names, 'pooler.dense.weight')):
-        a, b = (np.asarray(tensors.pop(name), np.float32) for name in names)
+    whole = 'pooler.dense.weight'
+    first, second = 'pooler.dense.lora_A.weight', 'pooler.dense.lora_B.weight'
+    if whole in tensors and first in tensors and second in tensors:
+        a = np.asarray(tensors.pop(first), np.float32)
+        b = np.asarray(tensors.pop(second), np.float32)
         scale = np.float32(tuning.option('alpha') / tuning.option('rank'))
-        tensors['pooler.dense.weight'] = tensors['pooler.dense.weight'] + scale * np.matmul(b, a)
-
-
-def _find_ia3_shape(name: str) -> tuple[int, int]:
-    """Of an array of (IA)3 by its name: a row, or a column."""
-    (matrix,) = _find_matrices([name])
-    return IA3_SHAPES[matrix]
+        tensors[whole] = tensors[whole] + scale * np.matmul(b, a)
 
 
 def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> None:
@@ -401,44 +403,42 @@ def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> 
 
     UserError where one scales the other side of its product, by feedforward_modules.
     """
-    for name in [name for name in tensors if name.endswith('.ia3_l') and _find_matrices([name])]:
-        array = tensors[name]
-        vector = array.reshape(-1)
-        if array.shape != vector.reshape(_find_ia3_shape(name)).shape:
+    for name, array in tensors.items():
+        added = parse_added(name)
+        if added is None or not name.endswith('.ia3_l'):
+            continue
+        tensors[name] = array.reshape(-1)
+        if array.shape != tensors[name].reshape(IA3_SHAPES[added.matrix]).shape:
             raise UserError(
                 f'{file}: {spelled[name]} has the shape {array.shape}: here (IA)3 scales what keys'
                 ' and values give and what the output of a sub-layer reads (feedforward_modules)'
             )
-        tensors[name] = vector
 
 
 def _fill(tensors: Tensors, layout: Layout) -> None:
     """Give blocks that the method left out arrays that change nothing."""
     # Half of an update is no update: the other half is then missed by name.
-    there = {_END.sub('', name) for name in tensors if _END.search(name)}
+    there = {parse_added(name) for name in tensors}
     for path, stored in layout.stored.items():
-        for name, shape in stored.shapes().items() if is_added(path) else ():
-            if _END.sub('', name) not in there:
-                tensors[name] = np.full(shape, find_neutral(path), np.float32)
-
-
-def _stands_in(name: str, module: str) -> bool:
-    """Whether an array is in a module with that end of its name; peft finds modules so."""
-    return re.search(rf'{re.escape(module)}\.', name) is not None
+        if is_added(path):
+            for name, shape in stored.shapes().items():
+                if parse_added(name) not in there:
+                    tensors[name] = np.full(shape, find_neutral(path), np.float32)
 
 
 def _separate(modules: Sequence[str], names: Collection[str]) -> list[str]:
-    """Those of the modules that hold arrays of these names, none of them within another.
+    """Return those of the modules that hold arrays of these names, none of them within another.
 
     peft wraps both then, and cannot load its own file: the modules in them stand for those.
     """
     modules_apart: dict[str, None] = {}
+    any_module = re.compile(rf'(?:{"|".join(re.escape(module) for module in modules)})\.')
     for module in modules:
-        held = [n for n in names if _stands_in(n, module)]
+        held = [name for name in names if f'{module}.' in name]
         # Of each array the modules that are wrapped, from the outermost to its own.
-        wrapped = [re.findall(rf'(?:{"|".join(map(re.escape, modules))})\.', n) for n in held]
-        if max(map(len, wrapped), default=0) > 1:
-            modules_apart |= dict.fromkeys(n.rpartition('.')[0] for n in held)
+        wrapped = [any_module.findall(name) for name in held]
+        if any(len(of_array) > 1 for of_array in wrapped):
+            modules_apart |= dict.fromkeys(name.rpartition('.')[0] for name in held)
         elif held:
             modules_apart[module] = None
     return list(modules_apart)
@@ -460,12 +460,10 @@ def _list_trained_heads(
     """
     modules: list[str] = []
     for part in CLASSES[model.architecture].parts:
-        names = [
-            name
-            for path, stored in layout.stored.items()
-            if path.startswith(PARTS[part].path)
-            for name in stored.shapes()
-        ]
+        names: list[str] = []
+        for path, stored in layout.stored.items():
+            if path.startswith(PARTS[part].path):
+                names += stored.shapes()
         # For its own tasks peft takes the head for trained, and asks for it in the file.
         trained = find_task(model) is not None and part != 'pooler'
         untold = set(names) - whole

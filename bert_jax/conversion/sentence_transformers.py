@@ -70,8 +70,9 @@ def add_modules(path: epath.PathLike, reading: Reading) -> Reading:
       UserError: a module, a pooling, an activation or a setting has no counterpart here.
     """
     folder = epath.Path(path)
-    is_cross = _read_object(folder / _SETTINGS).get('model_type') == _CROSS
-    return _add_scores(folder, reading) if is_cross else _add_sentence(folder, reading)
+    if _read_object(folder / _SETTINGS).get('model_type') == _CROSS:
+        return _add_scores(folder, reading)
+    return _add_sentence(folder, reading)
 
 
 def read_activation(settings: Mapping[str, Any]) -> Any:
@@ -119,7 +120,8 @@ def _add_scores(folder: epath.Path, reading: Reading) -> Reading:
             f' folder itself, of the class {architecture}'
         )
     settings = _read_object(file)
-    if name := settings.get('default_prompt_name'):
+    name = settings.get('default_prompt_name')
+    if name:
         raise UserError(
             f'{file}: default_prompt_name={name!r}: a {_CROSS} has no prompts here: set it to null'
         )
@@ -128,7 +130,8 @@ def _add_scores(folder: epath.Path, reading: Reading) -> Reading:
         named = 'torch.nn.Sigmoid'
     model = add_activation(model, named, file)
     chosen = {'activation': 'identity', **model.chosen}
-    if length := _read_max_length(folder, model.config.max_position):
+    length = _read_max_length(folder, model.config.max_position)
+    if length:
         chosen['max_seq_length'] = length
     return reading._replace(model=model._replace(chosen=chosen))
 
@@ -139,12 +142,12 @@ def _add_sentence(folder: epath.Path, reading: Reading) -> Reading:
     Raises:
       UserError: a module, a pooling or a setting has no counterpart here.
     """
-    remarks = list(reading.remarks)
     modules = _read_modules(folder)
     kinds = [kind for kind, _ in modules]
     # In this order, and a cut where numbers are left out before vectors get length one.
-    allowed = ['Transformer', 'Pooling', *(k for k in ('Dense', 'Normalize') if k in kinds)]
-    if kinds != allowed:
+    built = ('Transformer', 'Pooling', 'Dense', 'Normalize')
+    optional = ('Dense', 'Normalize')
+    if kinds != [kind for kind in built if kind in kinds or kind not in optional]:
         raise UserError(
             f'{folder / MODULES}: modules {", ".join(kinds) or "none"}: only Transformer, Pooling'
             ' and Normalize are built here, in that order'
@@ -158,8 +161,9 @@ def _add_sentence(folder: epath.Path, reading: Reading) -> Reading:
     prompts = settings.get('prompts') or {}
     if not isinstance(prompts, dict) or not all(isinstance(t, str) for t in prompts.values()):
         raise UserError(f'{folder / _SETTINGS}: prompts={prompts!r}: must give each name a text')
-    if name := settings.get('default_prompt_name'):
-        remarks.append(f'the prompt {name!r} is not taken by itself here: name it')
+    remarks, name = reading.remarks, settings.get('default_prompt_name')
+    if name:
+        remarks += (f'the prompt {name!r} is not taken by itself here: name it',)
     width = reading.model.config.hidden_size
     sentence = SentenceConfig(
         _read_pooling(folder / modules[1][1] / 'config.json', prompts),
@@ -170,7 +174,7 @@ def _add_sentence(folder: epath.Path, reading: Reading) -> Reading:
         settings.get('similarity_fn_name') or 'cosine',
     )
     model = reading.model._replace(sentence=sentence)
-    return reading._replace(model=model, remarks=tuple(remarks))
+    return reading._replace(model=model, remarks=remarks)
 
 
 def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position: int) -> None:
@@ -182,31 +186,30 @@ def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position
       width: of the encoder's states.
       max_position: word pieces of the longest row that the encoder reads.
     """
-    kinds = ['Transformer', 'Pooling']
-    dim = sentence.truncate_dim
+    dim, kinds = sentence.truncate_dim, ['Transformer', 'Pooling']
     # Theirs cuts after all modules, ours before vectors get length one: a product that keeps the
     # first numbers is the same to every release.
-    kinds += ['Dense'] if dim and dim < width else []
-    kinds += ['Normalize'] if sentence.normalize else []
-    paths = {kind: f'{number}_{kind}' if number else '' for number, kind in enumerate(kinds)}
-    for path in filter(None, paths.values()):
-        (folder / path).mkdir()
-    modules = [
-        {'idx': number, 'name': str(number), 'path': paths[kind],
-         'type': f'sentence_transformers.models.{kind}'}
-        for number, kind in enumerate(kinds)
-    ]  # fmt: skip
-    pooling = {'word_embedding_dimension': width} | {
-        f'{_FLAG}{flag}': name == sentence.pooling for name, (flag, _) in _POOLINGS.items()
-    }
-    _write(folder / paths['Pooling'] / 'config.json', pooling | {'include_prompt': True})
+    if dim and dim < width:
+        kinds.append('Dense')
+    if sentence.normalize:
+        kinds.append('Normalize')
+    modules = []
+    for number, kind in enumerate(kinds):
+        path = f'{number}_{kind}' if number else ''
+        (folder / path).mkdir(exist_ok=True)
+        type_ = f'sentence_transformers.models.{kind}'
+        modules.append({'idx': number, 'name': str(number), 'path': path, 'type': type_})
+    pooling: dict[str, Any] = {'word_embedding_dimension': width}
+    for name, (flag, _) in _POOLINGS.items():
+        pooling[_FLAG + flag] = name == sentence.pooling
+    pooling['include_prompt'] = True
+    _write(folder / modules[1]['path'] / 'config.json', pooling)
     if dim is not None and 'Dense' in kinds:
-        dense: dict[str, Any] = {'in_features': width, 'out_features': dim, 'bias': False}
-        dense |= {'activation_function': _IDENTITY}
-        _write(folder / paths['Dense'] / 'config.json', dense)
+        dense = {'in_features': width, 'out_features': dim, 'bias': False}
+        path = folder / modules[2]['path']
+        _write(path / 'config.json', dense | {'activation_function': _IDENTITY})
         kernel = {'linear.weight': np.eye(dim, width, dtype=np.float32)}
-        held = safetensors.numpy.save(kernel, {'format': 'pt'})
-        atomic_write(folder / paths['Dense'] / 'model.safetensors', held)
+        atomic_write(path / 'model.safetensors', safetensors.numpy.save(kernel, {'format': 'pt'}))
     length = sentence.longest(max_position)
     _write(folder / _LENGTH, {'max_seq_length': length, 'do_lower_case': False})
     settings = {
@@ -252,8 +255,9 @@ def _read_pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
     settings = _read_object(file)
     mode = settings.get('pooling_mode')
     modes = [mode] if isinstance(mode, str) else list(mode or ())
-    modes += [key.removeprefix(_FLAG) for key, is_on in settings.items()
-              if key.startswith(_FLAG) and is_on is True]  # fmt: skip
+    for key, is_on in settings.items():
+        if key.startswith(_FLAG) and is_on is True:
+            modes.append(key.removeprefix(_FLAG))
     ours = {theirs: name for name, both in _POOLINGS.items() for theirs in both}
     if len(modes) != 1 or modes[0] not in ours:
         raise UserError(

@@ -66,12 +66,16 @@ def fill_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> di
         group_by_path(params),
     )
     at_rest = {layout.parse(path)[0] for path in given}
-    absent = {path: leaf for path, leaf in wanted.items() if path not in at_rest}
     unread = tuple(part.path for name, part in PARTS.items() if name not in read)
-    if missing := [path for path in absent if not path.startswith(unread)]:
+    missing, filled = [], {}
+    for path, leaf in wanted.items():
+        if path not in at_rest:
+            filled[path] = jnp.zeros(leaf.shape, leaf.dtype)
+            if not path.startswith(unread):
+                missing.append(path)
+    if missing:
         raise UserError(f'this model lacks {join_names(missing)}: its weights are not whole')
-    zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in absent.items()}
-    return nest(zeros | given)
+    return nest(filled | given)
 
 
 def nest(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,10 +89,11 @@ def cast_stored(name: str, array: np.ndarray, compute_dtype: DTypeLike) -> np.nd
     The blocks' matrices and the word table are read as bfloat16 then, and take half as bfloat16.
     `name` is its path.
     """
+    if jnp.dtype(compute_dtype) != jnp.bfloat16:
+        return array
     name = layout.parse(name)[0]
-    is_read = name.endswith('/kernel') and any(f'{of}/' in name for of in layout.STACKS)
-    is_half = jnp.dtype(compute_dtype) == jnp.bfloat16
-    return array.astype(jnp.bfloat16) if is_half and (is_read or name.endswith(_WORDS)) else array
+    is_matrix = name.endswith('/kernel') and any(f'{of}/' in name for of in layout.STACKS)
+    return array.astype(jnp.bfloat16) if is_matrix or name.endswith(_WORDS) else array
 
 
 def select_weights(model: Model, compute_dtype: DTypeLike = jnp.float32) -> Tensors:
@@ -98,11 +103,23 @@ def select_weights(model: Model, compute_dtype: DTypeLike = jnp.float32) -> Tens
     """
     used = model.row.parts
     unused = tuple(part.path for name, part in PARTS.items() if name not in used)
-    return {
-        name: cast_stored(name, np.asarray(leaf), compute_dtype)
-        for name, leaf in group_by_path(model.params).items()
-        if not name.startswith(unused)
-    }
+    weights = {}
+    for name, leaf in group_by_path(model.params).items():
+        if not name.startswith(unused):
+            weights[name] = cast_stored(name, np.asarray(leaf), compute_dtype)
+    return weights
+
+
+def make_inputs(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return what the model's class reads, with symbols for sizes.
+
+    So one program takes any number of rows of any length, as far as there are positions.
+    """
+    scope, inputs = export.SymbolicScope([f't <= {model.config.max_position}']), {}
+    for name, axes in model.row.inputs.items():
+        shape = export.symbolic_shape(axes, scope=scope)
+        inputs[name] = jax.ShapeDtypeStruct(shape, jnp.int32)
+    return inputs
 
 
 def export_stablehlo(model: Model, compute_dtype: DTypeLike = jnp.float32) -> bytes:
@@ -111,22 +128,14 @@ def export_stablehlo(model: Model, compute_dtype: DTypeLike = jnp.float32) -> by
     For cpu, cuda and tpu, as jax.export.deserialize reads it. The weights that it takes are those
     of `select_weights` for the same `compute_dtype`.
     """
-    # Symbols instead of sizes: one artifact for any number of rows of any length, as far as there
-    # are positions.
-    scope = export.SymbolicScope([f't <= {model.config.max_position}'])
-    batch = {
-        name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
-        for name, shape in model.row.inputs.items()
-    }
-    weights = {
-        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        for name, leaf in select_weights(model, compute_dtype).items()
-    }
+    weights = {}
+    for name, leaf in select_weights(model, compute_dtype).items():
+        weights[name] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
     # Weights are arguments of the program, not constants in it: large's would be 1.3 GB in the
     # artifact.
     call = make_forward(model, compute_dtype)
     exported = export.export(
         jax.jit(lambda weights, batch: call(nest(weights), batch)), platforms=PLATFORMS
-    )(weights, batch)
+    )(weights, make_inputs(model))
     return bytes(exported.serialize())

@@ -73,14 +73,13 @@ class Bundle:
             )
         try:
             # BundleHeaderProto: 1 num_shards, 2 endianness (0: little).
-            entries = dict(_table(index.read_bytes()))
-            header = _message(entries.pop(b''))
+            entries = dict(_iterate_table(index.read_bytes()))
+            header = _parse_message(entries.pop(b''))
             self._shards = header.get(1, [0])[0]
             if header.get(2, [0])[0] != 0:
                 raise ValueError('its values are big-endian')
-            self.variables = {
-                key.decode(errors='replace'): _variable(value) for key, value in entries.items()
-            }
+            for key, value in entries.items():
+                self.variables[key.decode(errors='replace')] = _parse_variable(value)
         # Whatever a damaged table makes of these readers: too short, wrong types, absent fields.
         except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
             raise UserError(
@@ -108,7 +107,7 @@ class Bundle:
             with file.open('rb') as f:
                 f.seek(v.offset)
                 content = f.read(v.size)
-        if not is_whole or len(content) != v.size or _masked_crc(content) != v.crc:
+        if not is_whole or len(content) != v.size or _compute_crc(content) != v.crc:
             raise UserError(
                 f'{file}: damaged or cut off at {name} (byte {v.offset}): copy it again'
             )
@@ -118,24 +117,28 @@ class Bundle:
 def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write float32 arrays as the checkpoint `prefix`: the data, and then the index."""
     # one data file; version 1
-    entries: dict[bytes, bytes] = {b'': _field(1, 1) + _field(3, _field(1, 1))}
+    entries: dict[bytes, bytes] = {b'': _encode_field(1, 1) + _encode_field(3, _encode_field(1, 1))}
     with epath.Path(f'{prefix}.data-00000-of-00001').open('wb') as f:
         # The order of the bytes of names, as the table has them; offset 0 is left out, as protobuf
         # does.
         offset = 0
         for name in sorted(arrays, key=str.encode):
             content = np.ascontiguousarray(arrays[name], '<f4').tobytes()
-            shape = b''.join(_field(2, _field(1, size)) for size in arrays[name].shape)
-            location = (_field(4, offset) if offset else b'') + _field(5, len(content))
-            crc = b'\x35' + struct.pack('<I', _masked_crc(content))  # field 6, fixed32
+            shape = b''.join(
+                _encode_field(2, _encode_field(1, size)) for size in arrays[name].shape
+            )
+            location = (_encode_field(4, offset) if offset else b'') + _encode_field(
+                5, len(content)
+            )
+            crc = b'\x35' + struct.pack('<I', _compute_crc(content))  # field 6, fixed32
             # field 1: float32
-            entries[name.encode()] = _field(1, 1) + _field(2, shape) + location + crc
+            entries[name.encode()] = _encode_field(1, 1) + _encode_field(2, shape) + location + crc
             offset += f.write(content)
     # The index last: without it there is no checkpoint.
     epath.Path(f'{prefix}.index').write_bytes(_make_table(entries))
 
 
-def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _iterate_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of a sorted table, in order."""
     if len(content) < _FOOTER or struct.unpack('<Q', content[-8:])[0] != _MAGIC:
         raise ValueError('no footer')
@@ -144,18 +147,18 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     # The footer is two handles, of the metaindex and the index; the index's entries hold the
     # handles of the blocks of data.
     for _ in range(2):  # of the block of metadata, which is not used
-        _, at = _varint(footer, at)
-    for _, handle in _block(content, *_handle(footer, at)):
-        yield from _block(content, *_handle(handle, 0))
+        _, at = _read_varint(footer, at)
+    for _, handle in _iterate_block(content, *_read_handle(footer, at)):
+        yield from _iterate_block(content, *_read_handle(handle, 0))
 
 
-def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+def _iterate_block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of one block, whose keys share beginnings with the ones before."""
     block, kind = content[offset : offset + size], content[offset + size]
 
     # After each block a byte for its compression and a checksum of both.
     crc = struct.unpack_from('<I', content, offset + size + 1)[0]
-    if _masked_crc(content[offset : offset + size + 1]) != crc:
+    if _compute_crc(content[offset : offset + size + 1]) != crc:
         raise ValueError(f'wrong checksum at byte {offset}')
     if kind != 0:
         raise ValueError('it is compressed')
@@ -163,9 +166,9 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     end = size - 4 - 4 * struct.unpack('<I', block[-4:])[0]
     at, key = 0, b''
     while at < end:
-        shared, at = _varint(block, at)
-        more, at = _varint(block, at)
-        length, at = _varint(block, at)
+        shared, at = _read_varint(block, at)
+        more, at = _read_varint(block, at)
+        length, at = _read_varint(block, at)
         key = key[:shared] + block[at : at + more]
         at += more
         yield key, block[at : at + length]
@@ -179,17 +182,19 @@ def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
     out = b''
 
     def add(rows: Mapping[bytes, bytes]) -> bytes:
-        """Append a block whose every key stands whole; -> its handle."""
+        """Append a block whose every key stands whole; return its handle."""
         nonlocal out
         # Every key is a restart point, because none shares a beginning with the one before.
         block, restarts = b'', []
         for key, value in rows.items():
             restarts.append(len(block))
-            block += _to_varint(0) + _to_varint(len(key)) + _to_varint(len(value)) + key + value
+            for number in (0, len(key), len(value)):
+                block += _encode_varint(number)
+            block += key + value
         restarts = restarts or [0]
         block += struct.pack(f'<{len(restarts) + 1}I', *restarts, len(restarts))
-        handle = _to_varint(len(out)) + _to_varint(len(block))
-        out += block + b'\0' + struct.pack('<I', _masked_crc(block + b'\0'))
+        handle = _encode_varint(len(out)) + _encode_varint(len(block))
+        out += block + b'\0' + struct.pack('<I', _compute_crc(block + b'\0'))
         return handle
 
     data = add(entries)
@@ -197,30 +202,30 @@ def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
     return out + handles.ljust(40, b'\0') + struct.pack('<Q', _MAGIC)
 
 
-def _variable(content: bytes) -> Variable:
+def _parse_variable(content: bytes) -> Variable:
     """Return the variable that a BundleEntryProto describes."""
-    fields = _message(content)
+    fields = _parse_message(content)
 
     # A field that is absent has protobuf's default, 0; repeated ones are lists.
     number = lambda field: fields.get(field, [0])[0]
-    dims = _message(fields.get(2, [b''])[0]).get(2, [])
-    shape = tuple(_message(dim).get(1, [0])[0] for dim in dims)
+    dims = _parse_message(fields.get(2, [b''])[0]).get(2, [])
+    shape = tuple(_parse_message(dim).get(1, [0])[0] for dim in dims)
     return Variable(number(1), shape, number(3), number(4), number(5), number(6), 7 in fields)
 
 
-def _message(content: bytes) -> dict[int, list]:
-    """{field's number: its values} of a protocol buffer: integers and bytes."""
+def _parse_message(content: bytes) -> dict[int, list]:
+    """Return {field's number: its values} of a protocol buffer: integers and bytes."""
     fields: dict[int, list] = {}
     value: int | bytes
     at = 0
 
     # A tag is a field's number and three bits for the kind: varint, bytes, four bytes.
     while at < len(content):
-        tag, at = _varint(content, at)
+        tag, at = _read_varint(content, at)
         if tag & 7 == 0:
-            value, at = _varint(content, at)
+            value, at = _read_varint(content, at)
         elif tag & 7 == 2:
-            size, at = _varint(content, at)
+            size, at = _read_varint(content, at)
             value, at = content[at : at + size], at + size
         elif tag & 7 == 5:
             value, at = struct.unpack_from('<I', content, at)[0], at + 4
@@ -230,21 +235,21 @@ def _message(content: bytes) -> dict[int, list]:
     return fields
 
 
-def _field(number: int, value: int | bytes) -> bytes:
-    """One field of a protocol buffer."""
+def _encode_field(number: int, value: int | bytes) -> bytes:
+    """Return one field of a protocol buffer."""
     if isinstance(value, int):
-        return _to_varint(number << 3) + _to_varint(value)
-    return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
+        return _encode_varint(number << 3) + _encode_varint(value)
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
 
 
-def _handle(content: bytes, at: int) -> tuple[int, int]:
-    """-> (offset, size) of a block."""
-    offset, at = _varint(content, at)
-    return offset, _varint(content, at)[0]
+def _read_handle(content: bytes, at: int) -> tuple[int, int]:
+    """Return (offset, size) of a block."""
+    offset, at = _read_varint(content, at)
+    return offset, _read_varint(content, at)[0]
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """-> (number, the place after it)."""
+def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return (number, the place after it)."""
     # Seven bits a byte, the lowest first; the eighth says that more follow.
     value = shift = 0
     while True:
@@ -255,7 +260,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _to_varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -264,8 +269,8 @@ def _to_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _masked_crc(content: bytes) -> int:
-    """CRC-32C as LevelDB and TensorFlow write it.
+def _compute_crc(content: bytes) -> int:
+    """Return CRC-32C as LevelDB and TensorFlow write it.
 
     Rotated and shifted, so that a checksum of checksums stays one.
     """

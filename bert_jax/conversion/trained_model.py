@@ -70,17 +70,17 @@ class Model(NamedTuple):
         """
         # Several heads may have the class; the problem type tells them apart, and where it is
         # absent the number of outputs does. The first stands for it, unless a text has one vector.
-        of_class = [
-            (head.problem_type, name)
-            for name, head in HEADS.items()
-            if head.class_in(self.config.family) == self.architecture
-        ]
-        if self.sentence is not None and (None, 'embedding') in of_class:
-            return 'embedding'
-        names = dict(reversed(of_class))
-        if self.problem_type in names and self.problem_type is not None:
+        names: dict[str | None, str] = {}
+        for name, head in HEADS.items():
+            if head.class_in(self.config.family) == self.architecture:
+                if name == 'embedding' and self.sentence is not None:
+                    return name
+                names.setdefault(head.problem_type, name)
+        if self.problem_type is not None and self.problem_type in names:
             return names[self.problem_type]
-        return names['regression' if self.outputs == 1 and 'regression' in names else None]
+        if self.outputs == 1 and 'regression' in names:
+            return names['regression']
+        return names[None]
 
     @property
     def row(self) -> Head:
@@ -100,7 +100,9 @@ class Model(NamedTuple):
     def outputs(self) -> int:
         """How many outputs its task has; 2 for weights that are of no task."""
         # The bias of a task's part has one entry for each output.
-        return next((len(self.params[part]['bias']) for part in select_of_task(self.parts)), 2)
+        for part in select_of_task(self.parts):
+            return len(self.params[part]['bias'])
+        return 2
 
 
 class Reading(NamedTuple):
@@ -162,25 +164,32 @@ def make_model_config(
 
 
 def check_arrays(model: Model, source: str, settings: str) -> None:
-    """UserError unless the encoder, and each part that is there, has just the arrays that it needs.
+    """Raise UserError unless the encoder, and each part that is there, has just its own arrays.
 
     Their shapes are those of model.config, which the file `settings` gave. A part may be absent as
     a whole; what beside the encoder has the name of no part is a user's own.
     """
-    flat = traverse_util.flatten_dict(model.params, sep='/')
-    parts = [n for n, part in PARTS.items() if any(path.startswith(part.path) for path in flat)]
-    ours = ('encoder/', *(PARTS[name].path for name in parts))
-    shapes_here = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(ours)}
+    flat, parts, ours = traverse_util.flatten_dict(model.params, sep='/'), [], ['encoder/']
+    for name, part in PARTS.items():
+        if any(path.startswith(part.path) for path in flat):
+            parts.append(name)
+            ours.append(part.path)
+    shapes = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(tuple(ours))}
 
     # How many outputs a task has its labels say, or its own bias where they have no names.
-    head = CLASSES.get(model.architecture)
-    biases = (shapes_here.get(f'{PARTS[part].path}bias', ()) for part in select_of_task(parts))
-    outputs = next((shape[0] for shape in biases if shape), 2)
-    outputs = len(model.labels) or outputs if head and head.labelled else outputs
+    outputs, head = 2, CLASSES.get(model.architecture)
+    if model.labels and head is not None and head.labelled:
+        outputs = len(model.labels)
+    else:
+        for name in select_of_task(parts):
+            of_bias = shapes.get(f'{PARTS[name].path}bias')
+            if of_bias:
+                outputs = of_bias[0]
+                break
     wanted = find_shapes(model.config, parts, outputs)
     if 'pooler' not in parts:
         wanted = {path: s for path, s in wanted.items() if not path.startswith('encoder/pooler/')}
-    check_fit(wanted, shapes_here, {}, source, settings)
+    check_fit(wanted, shapes, {}, source, settings)
 
 
 def list_left_out(model: Model, source: str, shape: Collection[str] | None = ()) -> tuple[str, ...]:
@@ -191,15 +200,15 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
     """
     # What other programs' classes of the family lack: a causal mask, a BiLSTM, other blocks.
     always = model.config.traits.transformers.shape
-    for name in () if shape is None else (*always, *_FIXED, *_SHAPE):
-        wanted = always.get(name, getattr(ModelConfig(), name))
-        value = getattr(model.config, name)
-        if value != wanted and name not in (shape or ()):
-            raise UserError(
-                f"{source}: model.{name}={value} has no place in other programs'"
-                f' {model.config.traits.name}: this model cannot be written for them;'
-                ' --format=stablehlo writes it'
-            )
+    if shape is not None:
+        for name in (*always, *_FIXED, *_SHAPE):
+            value = getattr(model.config, name)
+            if name not in shape and value != always.get(name, getattr(ModelConfig(), name)):
+                raise UserError(
+                    f"{source}: model.{name}={value} has no place in other programs'"
+                    f' {model.config.traits.name}: this model cannot be written for them;'
+                    ' --format=stablehlo writes it'
+                )
     family = model.config.family
     classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
     if model.architecture not in classes:
@@ -212,9 +221,11 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
 
 
 def check_parts(model: Model, source: str, mend: str) -> None:
-    """UserError, which ends with `mend`, where the model's class needs a part that it lacks."""
-    needed = CLASSES[model.architecture].parts if model.architecture in CLASSES else ()
-    if lacking := [part for part in needed if part not in model.parts]:
+    """Raise UserError, which ends with `mend`, where the model's class needs a part it lacks."""
+    lacking = []
+    if model.architecture in CLASSES:
+        lacking = [p for p in CLASSES[model.architecture].parts if p not in model.parts]
+    if lacking:
         raise UserError(
             f'{source}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
             f' have: {mend}'
@@ -280,7 +291,7 @@ def drop_mapping(model: Model) -> Model:
 def assemble_tuned(
     encoder: dict[str, Any], tuned: dict[str, Any], config: ModelConfig, name: str
 ) -> tuple[dict[str, Any], ModelConfig]:
-    """(parameters, shape) of the model of an encoder's own weights and those of a tuned run.
+    """Return (parameters, shape) of the model of an encoder's own weights and those of a tuned run.
 
     encoder: of the source, all numpy; tuned: the run's parameters; config: its model. `name` is the
     run in UserError, where a shape does not fit.
@@ -290,25 +301,26 @@ def assemble_tuned(
     # What tuning trains must be there: else the encoder's own would stand for it.
     trained_from = choose_tuning_method(config).trained_from
     trained = {path for path in encoder_leaves if trained_from(path) is not None}
-    if missing := trained - given.keys() - config.words.computed:
+    missing = trained - given.keys() - config.words.computed
+    if missing:
         raise UserError(f'{name}: missing {join_names(missing)}, which its tuning trains: {_MEND}')
     whole = dict(encoder_leaves)
     for path, leaf in given.items():
-        leaf = np.asarray(leaf)
+        leaf, before = np.asarray(leaf), encoder_leaves.get(path)
         if '/layers/' in path:
             # Blocks that have the leaf: some lack a norm. The lowest of them may be frozen.
-            rows = len(encoder_leaves[path]) if path in encoder_leaves else config.own_blocks
+            rows = config.own_blocks if before is None else len(before)
             below, start = rows - leaf.shape[0], trained_from(path)
             if start is None or below != max(start - (config.own_blocks - rows), 0):
                 raise UserError(f'{name}: {path} has {leaf.shape[0]} blocks: {_MEND}')
-            if is_added(path):
-                before = np.full((below, *leaf.shape[1:]), find_neutral(path), leaf.dtype)
-            else:
-                before = encoder_leaves[path][:below] if path in encoder_leaves else leaf[:0]
-            leaf = np.concatenate([before, leaf]) if below else leaf
-        if path in encoder_leaves and encoder_leaves[path].shape != leaf.shape:
+            if below and is_added(path):
+                frozen = np.full((below, *leaf.shape[1:]), find_neutral(path), leaf.dtype)
+                leaf = np.concatenate([frozen, leaf])
+            elif below and before is not None:
+                leaf = np.concatenate([before[:below], leaf])
+        if before is not None and before.shape != leaf.shape:
             raise UserError(
-                f'{name}: {path} is {leaf.shape} and {encoder_leaves[path].shape} in its encoder:'
+                f'{name}: {path} is {leaf.shape} and {before.shape} in its encoder:'
                 ' it was tuned on another'
             )
         whole[path] = leaf

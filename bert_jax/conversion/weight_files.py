@@ -49,14 +49,12 @@ def read_tensors(folder: epath.Path, safe: str, pickled: str) -> tuple[Tensors, 
         raise UserError(f'{folder}: no {safe} or {pickled} in it{beside}: download the weights too')
 
     # Everything becomes float32; half-precision files are read, and it is said.
-    floats = collections.Counter(
-        str(t.dtype) for t in tensors.values() if not np.issubdtype(t.dtype, np.integer)
-    )
-    return tensors, [
-        f'{count} tensors are {dtype}: read as float32'
-        for dtype, count in floats.items()
-        if dtype != 'float32'
-    ]
+    floats: collections.Counter[str] = collections.Counter()
+    for tensor in tensors.values():
+        if not np.issubdtype(tensor.dtype, np.integer) and tensor.dtype != np.float32:
+            floats[str(tensor.dtype)] += 1
+    remarks = [f'{count} tensors are {dtype}: read as float32' for dtype, count in floats.items()]
+    return tensors, remarks
 
 
 def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], Tensors]) -> Tensors:
@@ -78,7 +76,8 @@ def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], Tensors]) 
                 f'{index} names {file}, which is not beside it: download that shard too'
             )
         tensors |= read_file(index.parent / file)
-    if differ := set(places) ^ set(tensors):
+    differ = set(places) ^ set(tensors)
+    if differ:
         raise UserError(
             f'{index}: it and the shards do not hold the same names: {join_names(differ)}'
         )
@@ -95,15 +94,16 @@ def _read_safetensors(file: epath.Path) -> Tensors:
         raise UserError(
             f'{file}: not a whole safetensors file ({error}): download it again'
         ) from error
-    if other := {view['dtype'] for _, view in views} - set(_DTYPES):
+    other = {view['dtype'] for _, view in views} - set(_DTYPES)
+    if other:
         raise UserError(
             f'{file}: tensors of type {", ".join(sorted(other))}: only {", ".join(_DTYPES)} can be'
             ' read'
         )
-    return {
-        name: np.frombuffer(view['data'], _DTYPES[view['dtype']]).reshape(view['shape'])
-        for name, view in views
-    }
+    tensors = {}
+    for name, view in views:
+        tensors[name] = np.frombuffer(view['data'], _DTYPES[view['dtype']]).reshape(view['shape'])
+    return tensors
 
 
 def _read_pickle(file: epath.Path) -> Tensors:
@@ -136,19 +136,17 @@ def _read_pickle(file: epath.Path) -> Tensors:
             f'{file}: holds {held}, and not a dictionary of tensors: save the state_dict of the'
             ' model alone, or the model with save_pretrained(DIR)'
         )
-    if odd := [
-        name
-        for name, t in tensors.items()
-        if t.layout != torch.strided or t.is_quantized or t.is_complex()
-    ]:
-        raise UserError(
-            f'{file}: {odd[0]} is a sparse, quantised or complex tensor: save it as plain numbers'
-        )
+    for name, t in tensors.items():
+        if t.layout != torch.strided or t.is_quantized or t.is_complex():
+            raise UserError(
+                f'{file}: {name} is a sparse, quantised or complex tensor: save it as plain numbers'
+            )
 
     # numpy has no bfloat16, nor float8: those go through float32, which holds all their values.
     numpy_has = (torch.float16, torch.float32, torch.float64)
     arrays = {}
     for name, t in tensors.items():
-        narrow = t.is_floating_point() and t.dtype not in numpy_has
-        arrays[name] = (t.detach().float() if narrow else t.detach()).numpy()
+        if t.is_floating_point() and t.dtype not in numpy_has:
+            t = t.float()
+        arrays[name] = t.detach().numpy()
     return arrays

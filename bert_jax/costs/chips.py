@@ -7,6 +7,7 @@ one).
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -154,7 +155,8 @@ def parse_topology(name: str) -> Topology:
     elif match := re.fullmatch(r'(v4|v5e|v5litepod|v5p|v6e)-(\d{1,6})', name):
         chip = CHIPS['v5e' if match[1] == 'v5litepod' else match[1]]
         count, odd = divmod(int(match[2]), 2 if chip.cubes else 1)
-        if not odd and (wired := _list_shapes(chip, count)):
+        wired = _list_shapes(chip, count)
+        if wired and not odd:
             return Topology(chip, min(wired, key=sum))
 
     # No such topology: list all there are, chips of the same shapes together.
@@ -173,14 +175,19 @@ def _list_shapes(chip: Chip, count: int) -> list[tuple[int, ...]]:
     """Return the shapes of all topologies of `count` chips, sides in the provider's order."""
     # Listed shapes exist, and of v4 and v5p whatever is built of whole cubes, its sides ascending.
     listed = [tuple(map(int, shape.split('x'))) for shape in chip.shapes]
-    cubes = range(4, count // 16 + 1, 4) if chip.cubes else ()
-    built = [(a, b, count // (a * b)) for a in cubes for b in cubes if a <= b]
-    whole = [s for s in built if s[1] <= s[2] and s[2] % 4 == 0]
-    return [sides for sides in (*listed, *whole) if math.prod(sides) == count]
+    shapes = [sides for sides in listed if math.prod(sides) == count]
+    if chip.cubes:
+        sides = range(4, count // 16 + 1, 4)
+        for a, b in itertools.combinations_with_replacement(sides, 2):
+            c = count // (a * b)
+            if a * b * c == count and b <= c and c % 4 == 0:
+                shapes.append((a, b, c))
+    return shapes
 
 
 def find_peak_flops(device_kind: str) -> float | None:
-    """FLOP/s in bfloat16 of a device, by jax's device_kind; None for a CPU or an unlisted chip."""
-    return next(
-        (chip.peak_flops for chip in CHIPS.values() if re.search(chip.kind, device_kind)), None
-    )
+    """Return FLOP/s in bfloat16 of a device, by jax's device_kind; None for an unlisted chip."""
+    for chip in CHIPS.values():
+        if re.search(chip.kind, device_kind):
+            return chip.peak_flops
+    return None

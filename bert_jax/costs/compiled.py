@@ -67,7 +67,9 @@ def find_obstacle(topology: Topology) -> str | None:
     """Return why nothing can be compiled for the topology here; None where it can."""
     # For a TPU the compiler is a package; for a GPU it is in jax, but asks the GPU itself.
     if topology.chip.platform == 'tpu':
-        return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
+        if importlib.util.find_spec('libtpu'):
+            return None
+        return f'libtpu is not installed: {INSTALL}'
     present, name = len(_find_gpus(topology)), topology.chip.name.upper()
     if present >= topology.chips:
         return None
@@ -80,13 +82,11 @@ def find_obstacle(topology: Topology) -> str | None:
 def _find_gpus(topology: Topology) -> list[Any]:
     """Return the GPUs of this machine that are chips of the topology's kind, as jax devices."""
     try:
-        return [
-            device
-            for device in jax.devices('gpu')
-            if re.search(topology.chip.kind, device.device_kind)
-        ]
+        devices = jax.devices('gpu')
     except RuntimeError:  # there is none, or jax is installed without support for it
         return []
+    kind = topology.chip.kind
+    return [device for device in devices if re.search(kind, device.device_kind)]
 
 
 @contextlib.contextmanager

@@ -181,13 +181,15 @@ def count_sent(task: Task) -> float:
     narrow = weights * width / 4
     # Over micro-batches gradients are added up in float32 before they are sent.
     summed = narrow if runtime.accumulation == 1 else weights
-    is_sharded = sharding.shards_update(runtime, task.mesh)
-    of_data = data * (summed + (narrow if is_sharded else summed))
+    gathered = narrow if sharding.shards_update(runtime, task.mesh) else summed
+    of_data = data * (summed + gathered)
     # Weights are those of one part of `fsdp`.
     of_fsdp = fsdp * mesh['fsdp'] * (summed + narrow)
 
     # An all-reduce of each output is a scatter and a gather.
-    outputs = sum(part.shapes()[name][1] for part in make_parts(model) for name in part.rows)
+    outputs = 0
+    for part in make_parts(model):
+        outputs += sum(part.shapes()[name][1] for name in part.rows)
     tokens = runtime.accumulation * task.rows * task.phase.seq_len
     of_model = 2 * 2 * split * tokens * outputs * width * model.num_layers
     return of_data + of_fsdp + of_model
@@ -229,7 +231,7 @@ _GUESSED = ('activations', 'logits')  # parts of an estimate that are not exact
 def count_kept(
     model: ModelConfig, scores: float, remat: str, width: int, scanned: bool = False
 ) -> float:
-    """Return bytes that a layer keeps of one token for the backward pass.
+    """Return the bytes that a layer keeps of one token for the backward pass.
 
     width: bytes of an activation; scores: numbers of attention scores that are kept of a token. As
     libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
@@ -271,9 +273,9 @@ def estimate_memory(
     # embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     scores = 0.0
     if choose_kernel(runtime, model, phase.seq_len, platform=topology.chip.platform) == 'xla':
-        blocks = [make_parts(model, number) for number in range(model.num_layers)]
-        of_blocks = sum(part.scores(phase.seq_len) for parts in blocks for part in parts)
-        scores = of_blocks / model.num_layers
+        for number in range(model.num_layers):
+            scores += sum(part.scores(phase.seq_len) for part in make_parts(model, number))
+        scores /= model.num_layers
     of_all = model.num_layers * count_kept(model, scores, runtime.remat, width, runtime.scan_layers)
     if runtime.remat != 'none':
         of_all += count_kept(model, scores, 'none', width, runtime.scan_layers)

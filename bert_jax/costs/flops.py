@@ -53,7 +53,7 @@ def count_parameters(model: ModelConfig, pretraining: bool = True) -> int:
 
 
 def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> dict[str, int]:
-    """FLOPs of one sequence, forward and backward, by part.
+    """Return the FLOPs of one sequence, forward and backward, by part.
 
     A multiplication by a weight is 2 FLOPs forward and 4 backward, half of them for the gradient of
     what it multiplies; so is one of two activations in attention, whose two products cost 2 S^2 H
@@ -78,19 +78,21 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
     # any method; its decoder is the word table, which tuning leaves alone.
-    pooler = 6 if method.trained_from('encoder/pooler/kernel') is not None else 4
+    of_table = 6 if whole else 4
     parts = {
         'layers': layers,
         'attention': attention,
-        'mlm_head': predictions * (6 * H * E + (6 if whole else 4) * E * model.vocab_size),
+        'mlm_head': predictions * (6 * H * E + of_table * E * model.vocab_size),
     }
     if not model.traits.shared_head:
-        parts['pooler'] = pooler * H * H
+        is_trained = method.trained_from('encoder/pooler/kernel') is not None
+        parts['pooler'] = (4 + 2 * is_trained) * H * H
     # Below it lie the embeddings: where those are left alone it is only run forward.
     if model.embedding_size:
         backward = 4 if whole else 2 * embedded
         parts['to_hidden'] = (2 + backward) * E * H * S
-    if of_words := model.words.flops(model):
+    of_words = model.words.flops(model)
+    if of_words:
         parts['words'] = S * of_words
     # As in `count_by_part`: two directions of four gates.
     if model.bilstm:
@@ -133,7 +135,7 @@ def _count_block(
 
 
 def count_training_flops(model: ModelConfig, seq_len: int, predictions: int) -> int:
-    """FLOPs of one sequence, forward and backward: 69.9e9 for BERT-base, S=128, 20 predictions.
+    """Return the FLOPs of one sequence: 69.9e9 for BERT-base, S=128, 20 predictions.
 
     The sum of `count_flops_by_part`.
     """

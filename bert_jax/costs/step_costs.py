@@ -53,8 +53,9 @@ def measure_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
     # What is written over an argument is among the outputs and the arguments: counted once.
     arrays = arguments + outputs - stats.alias_size_in_bytes
     # Of a TPU the peak is what counts: what the temporaries take of it is what the rest leaves.
-    is_tpu = platform == 'tpu'
-    temporary = stats.peak_memory_in_bytes - arrays if is_tpu else stats.temp_size_in_bytes
+    temporary = stats.temp_size_in_bytes
+    if platform == 'tpu':
+        temporary = stats.peak_memory_in_bytes - arrays
     program_size = stats.generated_code_size_in_bytes
     return {
         'arguments': arguments,
@@ -138,8 +139,10 @@ class StepCosts:
         if work.flops:
             per_device = work.flops / seconds / jax.device_count()
             rates['model_tflops'] = per_device / 1e12
-            if peak := chips.find_peak_flops(device.device_kind):
+            peak = chips.find_peak_flops(device.device_kind)
+            if peak:
                 rates['mfu'] = per_device / peak
-        if (stats := device.memory_stats()) and 'peak_bytes_in_use' in stats:
+        stats = device.memory_stats()
+        if stats and 'peak_bytes_in_use' in stats:
             rates['memory_gib'] = stats['peak_bytes_in_use'] / GIB
         return rates

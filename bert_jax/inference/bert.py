@@ -30,7 +30,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
 from bert_jax.conversion.trained_model import Model
 from bert_jax.inference.engine import check_process
-from bert_jax.inference.feature_extraction import Extractor
+from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
@@ -95,20 +95,17 @@ class Bert:
         compute_dtype = choose_inference_dtype(compute_dtype)
         self.source, self._compute_dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
-        self._encode, self._mlm = (
-            jax.jit(serving.make_forward(source.bert.under(head), jnp.dtype(compute_dtype)))
-            for head in ('encoder', 'masked_words')
-        )
+        dtype = jnp.dtype(compute_dtype)
+        self._encode = jax.jit(serving.make_forward(source.bert.under('encoder'), dtype))
+        self._mlm = jax.jit(serving.make_forward(source.bert.under('masked_words'), dtype))
         # Each keeps its programs; those in use are few.
         self._extractor = functools.lru_cache(4)(
             lambda layers, pool, length: Extractor(
-                source, layers, pool, length, compute_dtype, 'float32'
+                source, FeatureOptions(layers, pool, length, compute_dtype)
             )
         )
         self._states = functools.lru_cache(2)(
-            lambda attentions: jax.jit(
-                make_states(source.model, jnp.dtype(compute_dtype), attentions)
-            )
+            lambda attentions: jax.jit(make_states(source.model, dtype, attentions))
         )
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 
@@ -274,27 +271,31 @@ class Bert:
             )
         of_model = self.source.bert.sentence or SentenceConfig()
         layers = listed(layers)
+        # What is named takes the place of all that the model says of its vectors.
         is_named = pool is not None or tuple(layers) != (-1,)
         pool = pool or of_model.pooling
         max_length = max_length or of_model.max_seq_length
-        if not (isinstance(layers, Sequence) and layers) or not all(
-            isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in layers
-        ):
+        is_list = isinstance(layers, Sequence) and len(layers) > 0
+        if not is_list or not all(_is_whole(layer) for layer in layers):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         try:
             extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
-        pairs, begin = enumerate(pairs_of(texts)), of_model.prompt(prompt)
-        records = ((number, {'text': begin + a, 'text_b': b}) for number, (a, b) in pairs)
-        parts = list(extractor(records, 'texts'))
-        cut = sum((part.cut for part in parts), np.zeros(4, np.int64))
+        records, begin = [], of_model.prompt(prompt)
+        for number, (a, b) in enumerate(pairs_of(texts)):
+            records.append((number, {'text': begin + a, 'text_b': b}))
+        vectors, cut = [], np.zeros(4, np.int64)
+        for part in extractor(records, 'texts'):
+            vectors += part.features
+            cut += part.cut
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
-        vectors = [row for part in parts for row in part.features]
         width = len(layers) * self.config.hidden_size
         array = np.array(vectors, np.float32).reshape(len(vectors), width)
-        array = array[:, : truncate_dim or (None if is_named else of_model.truncate_dim)]
-        return unit(array) if of_model.normalize and not is_named else array
+        if is_named:
+            return array[:, :truncate_dim]
+        array = array[:, : truncate_dim or of_model.truncate_dim]
+        return unit(array) if of_model.normalize else array
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
         """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.
@@ -305,10 +306,9 @@ class Bert:
           UserError: MaskFiller refuses a text.
         """
         texts = listed(texts)
-        several = isinstance(texts, list)
-        answers = self._filler(top).answers(texts if several else [texts])
-        masks = [answer['masks'] for answer in answers]
-        return masks if several else masks[0]
+        if isinstance(texts, list):
+            return [answer['masks'] for answer in self._filler(top).answers(texts)]
+        return self._filler(top)(texts)['masks']
 
     def _rows(self, rows: Any) -> Arrays:
         """Return rows as arrays [B, T] that the model reads. UserError where they are none."""
@@ -346,6 +346,11 @@ class Bert:
         if not isinstance(max_length, int | np.integer) or not 3 <= max_length <= limit:
             raise UserError(f'max_length={max_length!r}: this model reads 3 to {limit} word pieces')
         return max_length
+
+
+def _is_whole(value: Any) -> bool:
+    """Tell whether a value is a whole number, which a truth value is not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _to_integers(values: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,8 +40,6 @@ LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 _FINE = tuple(sorted({16, 24, *(n * quarter // 4 for n in LENGTHS for quarter in range(4, 8))}))
 # Rows of the batches that what is left over goes in.
 _FEW = {'cpu': 4, 'gpu': 8, 'tpu': 8}
-# Arrays of the host and the same on the devices, by the identity of the former.
-Resident: TypeAlias = dict[Any, tuple[np.ndarray, jax.Array]]
 # Of a whole batch. What a CPU computes of a few hundred tokens stays in its caches.
 _TOKENS = {'cpu': 512, 'gpu': 32768, 'tpu': 32768}
 
@@ -63,30 +61,36 @@ def check_process() -> None:
     _process[:] = [os.getpid()]
 
 
-def place_params(
-    params: Any, resident: Resident, compute_dtype: DTypeLike = 'float32'
-) -> tuple[Any, int]:
-    """Put numpy `params` on the devices; return them, and the bytes that this adds on each.
+class DeviceWeights:
+    """Arrays of models on the devices, each of them once, however many models have it."""
 
-    Arrays that are in `resident` are not put there again; the others are added to it. All are kept
-    as `serving.cast_stored` has them for one arithmetic of the layers.
-    """
-    added = 0
+    def __init__(self, compute_dtype: DTypeLike = 'float32'):
+        """Hold none yet; compute_dtype: arithmetic of the layers, for `serving.cast_stored`."""
+        self._compute_dtype = compute_dtype
+        # Arrays of the host and the same on the devices, by the identity of the former.
+        self._placed: dict[Any, tuple[np.ndarray, jax.Array]] = {}
 
-    def place(path: Any, array: np.ndarray, shard: jax.sharding.NamedSharding) -> jax.Array:
-        nonlocal added
-        # Blocks are views of a stack, new ones at each call: they are known by their memory.
-        key = (array.ctypes.data, array.shape) if isinstance(array, np.ndarray) else id(array)
-        if key not in resident:
-            kept = serving.cast_stored(sharding.format_path(path), array, compute_dtype)
-            resident[key] = array, jax.device_put(kept, shard)
-            added += count_held_bytes(resident[key][1])
-        return resident[key][1]
+    def place(self, params: Any) -> tuple[Any, int]:
+        """Put numpy `params` on the devices; return them, and the bytes that this adds on each.
 
-    mesh = construction.make_mesh(RuntimeConfig())
-    params = layout.separate_blocks(params)
-    shards = partition.choose_shardings(params, mesh)
-    return jax.tree_util.tree_map_with_path(place, params, shards), added
+        Arrays that are there are not put there again.
+        """
+        added = 0
+
+        def place_array(path: Any, array: np.ndarray, shard: jax.sharding.NamedSharding) -> Any:
+            nonlocal added
+            # Blocks are views of a stack, new ones at each call: they are known by their memory.
+            key = (array.ctypes.data, array.shape) if isinstance(array, np.ndarray) else id(array)
+            if key not in self._placed:
+                kept = serving.cast_stored(sharding.format_path(path), array, self._compute_dtype)
+                self._placed[key] = array, jax.device_put(kept, shard)
+                added += count_held_bytes(self._placed[key][1])
+            return self._placed[key][1]
+
+        mesh = construction.make_mesh(RuntimeConfig())
+        params = layout.separate_blocks(params)
+        shards = partition.choose_shardings(params, mesh)
+        return jax.tree_util.tree_map_with_path(place_array, params, shards), added
 
 
 @functools.cache
@@ -112,8 +116,7 @@ class InferenceEngine:
         params: Any,
         max_length: int,
         inputs: Callable[[Arrays], Arrays] = lambda batch: batch,
-        resident: Resident | None = None,
-        compute_dtype: DTypeLike = 'float32',
+        weights: DeviceWeights | None = None,
     ):
         """Put the weights on the devices.
 
@@ -122,8 +125,7 @@ class InferenceEngine:
           params: its weights, numpy arrays.
           max_length: the longest row there is.
           inputs: makes what the function reads of a batch, as DataCollator has it.
-          resident: arrays on the devices; those of `params` that are not yet are added.
-          compute_dtype: arithmetic of the layers, for `serving.cast_stored`.
+          weights: what is on the devices; those of `params` that are not yet are added.
         """
         self.max_length = max_length
         self.compilations: collections.Counter[str] = collections.Counter()
@@ -132,9 +134,7 @@ class InferenceEngine:
 
         # All devices by default: what a model was trained on says nothing of where it serves.
         self._collate = DataCollator(construction.make_mesh(RuntimeConfig()), inputs)
-        self._params, self.added_bytes = place_params(
-            params, {} if resident is None else resident, compute_dtype
-        )
+        self._params, self.added_bytes = (weights or DeviceWeights()).place(params)
         self._function = counted_jit(function, self.compilations, 'predict')
 
         # The longest row closes the list, whether it is one of them or not.
@@ -166,7 +166,6 @@ class InferenceEngine:
         """Plan batches of rows with these many tokens [N], longer ones first."""
         # What a program takes is a multiple of the devices.
         devices = self._collate.mesh.size
-        up = lambda rows: -(-rows // devices) * devices
         order = np.argsort(-lengths, kind='stable')
         bucket = np.searchsorted(self._lengths, lengths[order])
         while len(order):
@@ -179,8 +178,11 @@ class InferenceEngine:
             # A full batch where half of its rows are at least half as long: the few long rows that
             # there may be must not draw many short ones along. Else a few at a time, and a single
             # row (the common question) by itself, without padding.
-            middle = order[full // 2 : full // 2 + 1]
-            few = 1 if len(order) == 1 else min(_FEW[self._backend], full)
-            size = full if (2 * lengths[middle] >= length).any() else few
-            yield PlannedBatch(order[:size], length, up(size))
+            if len(order) > full // 2 and 2 * lengths[order[full // 2]] >= length:
+                size = full
+            elif len(order) == 1:
+                size = 1
+            else:
+                size = min(_FEW[self._backend], full)
+            yield PlannedBatch(order[:size], length, -(-size // devices) * devices)
             order, bucket = order[size:], bucket[size:]

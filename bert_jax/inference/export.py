@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from absl import logging
 from etils import epath
@@ -30,7 +30,7 @@ from bert_jax.conversion.trained_model import Model, Reading, store_words
 from bert_jax.inference import model_card, serving_folder
 from bert_jax.inference.model_card import Notes
 from bert_jax.inference.predictor import read_training_options
-from bert_jax.inference.serving_folder import DEFAULT, ProgramSettings
+from bert_jax.inference.serving_folder import DEFAULT, Form, ProgramSettings
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.sources.source import Source
@@ -54,17 +54,51 @@ class Exported(NamedTuple):
     model: str
 
 
+class ExportOptions(NamedTuple):
+    """How a model is written.
+
+    Attributes:
+      architecture: transformers' class to write; None: by the heads of the model.
+      base: of an adapter, the encoder that was tuned; None: the one that the run began with.
+      hidden_act: this activation in place of the model's own.
+      print_map: whether all names that are read and written are printed.
+      program: how a program is written: opset, int8 weights, arithmetic.
+      languages: of a model card, by their ISO codes.
+      license: of a model card, as the Hub calls it.
+    """
+
+    architecture: str | None = None
+    base: str | None = None
+    hidden_act: HiddenAct | None = None
+    print_map: bool = False
+    program: ProgramSettings = DEFAULT
+    languages: Sequence[str] = ()
+    license: str | None = None
+
+
+class Extras(NamedTuple):
+    """What is written besides a model and its tokenizer.
+
+    Attributes:
+      base: of 'peft' alone, the encoder that the adapter is for.
+      saved: modules that the model holds whole, as the adapter that was read calls them.
+      named: what a refusal names; None: the folder.
+      notes: what a model card says of the training.
+      program: how a program is written.
+    """
+
+    base: Source | None = None
+    saved: Sequence[str] = ()
+    named: str | None = None
+    notes: Notes | None = None
+    program: ProgramSettings = DEFAULT
+
+
+AS_IT_IS, NO_EXTRAS = ExportOptions(), Extras()
+
+
 def export(
-    init_from: str,
-    format: Format,
-    output: str,
-    architecture: str | None = None,
-    base: str | None = None,
-    hidden_act: HiddenAct | None = None,
-    print_map: bool = False,
-    settings: ProgramSettings = DEFAULT,
-    languages: Sequence[str] = (),
-    license: str | None = None,
+    init_from: str, format: Format, output: str, options: ExportOptions = AS_IT_IS
 ) -> Exported:
     """Write a trained model in another format.
 
@@ -72,21 +106,15 @@ def export(
       init_from: the model, any source that `read_source` takes.
       format: what to write.
       output: the folder, new or empty.
-      architecture: transformers' class to write; None: by the heads of the model.
-      base: of an adapter, the encoder that was tuned; None: the one that the run began with.
-      hidden_act: this activation in place of the model's own.
-      print_map: whether all names that are read and written are printed.
-      settings: how a program is written: opset, int8 weights, arithmetic.
-      languages: of a model card, by their ISO codes.
-      license: of a model card, as the Hub calls it.
+      options: how it is written.
 
     Raises:
       UserError: the format has no place for such a model, or its weights are damaged.
     """
-    model_card.check_origin(languages, license)
+    model_card.check_origin(options.languages, options.license)
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
-    source = sources.read_source(init_from, print_map)
+    source = sources.read_source(init_from, options.print_map)
     fingerprint = source.fingerprint()
     if source.model.embedding == OF_WORDS:
         raise UserError(
@@ -97,19 +125,26 @@ def export(
     of_ours = format in ('onnx', 'stablehlo')
     if format != 'peft':
         source = sources.fold(source) if of_ours else sources.plain(source)
-    model = source.bert._replace(architecture=architecture or source.bert.architecture)
+    model = source.bert
+    if options.architecture:
+        model = model._replace(architecture=options.architecture)
     if format == 'sentence_transformers':
         model = _as_sentence_encoder(model)
     if not of_ours:
         model = store_words(model, source.where)
-    if hidden_act:  # some readers know only one form of gelu; the weights stay
-        model = model._replace(config=dataclasses.replace(model.config, hidden_act=hidden_act))
-    encoder = _read_base(model, init_from, base) if format == 'peft' else None
-    length, options = read_training_options(init_from) if of_ours else (None, {})
-    notes = model_card.read_notes(init_from, output, languages, license)
-    arguments = (encoder, sources.saved_in(init_from), length, options.get('texts'), init_from)
-    reading, left_out = write(model, source.tokenizer, format, output, *arguments, notes, settings)
-    if print_map:
+    if options.hidden_act:  # some readers know only one form of gelu; the weights stay
+        config = dataclasses.replace(model.config, hidden_act=options.hidden_act)
+        model = model._replace(config=config)
+    base, program = None, options.program
+    if format == 'peft':
+        base = _read_base(model, init_from, options.base)
+    if of_ours:
+        length, trained_with = read_training_options(init_from)
+        program = program._replace(max_length=length, texts=trained_with.get('texts'))
+    notes = model_card.read_notes(init_from, output, options.languages, options.license)
+    extras = Extras(base, sources.saved_in(init_from), init_from, notes, program)
+    reading, left_out = write(model, source.tokenizer, format, output, extras)
+    if options.print_map:
         sources.print_names(reading)
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
@@ -142,13 +177,7 @@ def write(
     tokenizer: Tokenizer,
     format: Format,
     output: str,
-    base: Source | None = None,
-    saved: Sequence[str] = (),
-    max_length: int | None = None,
-    texts: int | None = None,
-    named: str | None = None,
-    notes: Notes | None = None,
-    settings: ProgramSettings = DEFAULT,
+    extras: Extras = NO_EXTRAS,
 ) -> tuple[Reading, tuple[str, ...]]:
     """Write a folder of a format, whole or not at all.
 
@@ -157,13 +186,7 @@ def write(
       tokenizer: the model's.
       format: what to write.
       output: the folder, new or empty.
-      base: of 'peft' alone, the encoder that the adapter is for.
-      saved: modules that the model holds whole, as the adapter that was read calls them.
-      max_length: of a folder that serves, as in `serving_folder.write`.
-      texts: of a folder that serves, too.
-      named: what a refusal names; None: `output`.
-      notes: what a model card says of the training.
-      settings: of a program, as in `export`.
+      extras: what is written besides.
 
     Returns:
       What is read there again (so it fits, and holds no NaN), and the parts of the model that the
@@ -176,25 +199,26 @@ def write(
         try:
             if format in ('huggingface', 'sentence_transformers'):
                 reading, left_out = _write_huggingface(model, tokenizer, format, folder)
-                notes = notes or Notes(epath.Path(output).name)
+                notes = extras.notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out
             if format == 'google':
                 return _write_google(model, tokenizer, folder)
             if format == 'peft':
+                base = extras.base
                 assert base is not None
                 tokenizer.save(folder)
-                left_out = peft.write(folder, model, base.bert, base.where, saved)
+                left_out = peft.write(folder, model, base.bert, base.where, extras.saved)
                 return peft.read(folder, base.bert), left_out
-            served: Any = (format, max_length, texts, settings)
-            left_out = serving_folder.write(folder, model, tokenizer, *served)
+            form: Form = 'onnx' if format == 'onnx' else 'stablehlo'
+            left_out = serving_folder.write(folder, model, tokenizer, form, extras.program)
             # Nothing reads a program back as weights; its name map is the identity.
             names = {name: name for name in serving.select_weights(model)}
             return Reading(model, names, (), ()), left_out
         except UserError as error:
             # The folder has a hidden name as yet, and is gone when the message is read.
             hidden = rf'{re.escape(str(folder))}(/[\w.-]+)*'
-            raise UserError(re.sub(hidden, lambda _: named or output, str(error))) from error
+            raise UserError(re.sub(hidden, lambda _: extras.named or output, str(error))) from error
 
 
 def _write_huggingface(

@@ -23,8 +23,9 @@ import numpy as np
 
 from bert_jax.cli.common_flags import ALL_RECORDS, RecordFile
 from bert_jax.configs.errors import UserError
-from bert_jax.inference.engine import InferenceEngine
+from bert_jax.inference.engine import DeviceWeights, InferenceEngine
 from bert_jax.inference.predict_file import FileResult, Records, write_resumably
+from bert_jax.inference.predict_file import Part as FilePart
 from bert_jax.input_pipeline.tasks.features import empty_rows, say_cut, truncated_lengths, write_row
 from bert_jax.input_pipeline.text.record_files import (
     BadRecord,
@@ -92,23 +93,39 @@ class Part(NamedTuple):
         return sum(row.fault != '' for row in self.rows)
 
 
+class FeatureOptions(NamedTuple):
+    """Which features of a text there are.
+
+    Attributes:
+      layers: 0 is the embeddings, -1 the last block; None: the last four blocks.
+      pool: 'none' for every token, or 'cls', 'mean' or 'max' for one vector a text and layer.
+      max_seq_length: word pieces of the longest row; None: as many as the model has.
+      compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
+        fast in.
+      dtype: of the features, float32 or float16.
+    """
+
+    layers: Sequence[int] | None = None
+    pool: Pool = 'none'
+    max_seq_length: int | None = None
+    compute_dtype: str = 'float32'
+    dtype: str = 'float32'
+
+
 class Extractor:
     """Runs records through the encoder of a model.
 
     Attributes:
-      max_seq_length: word pieces of the longest row.
+      source: the model.
+      layers, pool, max_seq_length, compute_dtype, dtype: as of `FeatureOptions`, none of them open.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        layers: Sequence[int],
-        pool: features.Pool,
-        max_seq_length: int,
-        compute_dtype: str,
-        dtype: str,
-    ):
-        """Put the encoder on the device; the arguments are those of `extract_features`."""
+    def __init__(self, source: Source, options: FeatureOptions):
+        """Put the encoder on the device."""
+        layers, self.pool, length, compute_dtype, self.dtype = options
+        self.source, self.compute_dtype = source, choose_inference_dtype(compute_dtype)
+        self.layers = list(layers or list_last_blocks(source.model.num_layers))
+        max_seq_length = length or source.model.max_position
         # [CLS], [SEP] and a piece between them.
         if not 3 <= max_seq_length <= source.model.max_position:
             raise UserError(
@@ -117,16 +134,16 @@ class Extractor:
             )
         self.max_seq_length = max_seq_length
         self._tokenizer = source.tokenizer
-        self._pooled = pool != 'none'
+        self._pooled = self.pool != 'none'
 
         # Compiled by length of row, as they come up.
-        function = features.make_features(
-            source.model, layers, pool, jnp.dtype(compute_dtype), jnp.dtype(dtype)
-        )
-        inputs = word_vectors.inputs(source.model, source.tokenizer)
-        encoder = source.params['encoder']
+        dtypes = jnp.dtype(self.compute_dtype), jnp.dtype(self.dtype)
         self._engine = InferenceEngine(
-            function, encoder, max_seq_length, inputs, compute_dtype=compute_dtype
+            features.make_features(source.model, self.layers, self.pool, *dtypes),
+            source.params['encoder'],
+            max_seq_length,
+            word_vectors.inputs(source.model, source.tokenizer),
+            DeviceWeights(self.compute_dtype),
         )
 
     def __call__(self, records: Records, path: str, skip_bad: bool = False) -> Iterator[Part]:
@@ -212,11 +229,12 @@ def make_row(
     characters of its pieces.
     """
     # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
-    sides = [_encode_side(side, tokenizer, traced) for side in (text, text_b) if side is not None]
+    sides, special = [_encode_side(text, tokenizer, traced)], 2
+    if text_b is not None:
+        sides.append(_encode_side(text_b, tokenizer, traced))
+        special += tokenizer.layout.separators
     lengths = [len(encoding.ids) for encoding, _ in sides]
-    pair = len(sides) > 1
-    special = 2 + tokenizer.layout.separators * pair
-    kept = truncated_lengths(lengths[0], lengths[1] if pair else 0, max_seq_length - special)
+    kept = truncated_lengths(lengths[0], sum(lengths[1:]), max_seq_length - special)
 
     # [CLS] and [SEP] are of no word and no characters.
     inputs = empty_rows(1, special + sum(kept), tokenizer.pad_id)
@@ -273,12 +291,8 @@ def extract_features(
     init_from: str,
     input: str,
     output: str,
-    layers: Sequence[int] | None = None,
-    pool: Pool = 'none',
+    options: FeatureOptions,
     file: RecordFile = ALL_RECORDS,
-    max_seq_length: int | None = None,
-    compute_dtype: str = 'auto',
-    dtype: str = 'float32',
 ) -> FileResult:
     """Write the hidden states of every text of a file; go on where a killed call stopped.
 
@@ -286,14 +300,9 @@ def extract_features(
       init_from: the model, any source that `load_source` takes.
       input: the file of texts, or pairs of texts.
       output: F.npz, or a folder for .npy files.
-      layers: 0 is the embeddings, -1 the last block; None: the last four blocks.
-      pool: 'none' for every token, or 'cls', 'mean' or 'max' for one vector a text and layer.
+      options: which features.
       file: how the records are read, and which of them. A bad record that is skipped has no
         tokens, or NaN where pooled.
-      max_seq_length: word pieces of the longest row; None: as many as the model has.
-      compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
-        fast in.
-      dtype: of the states in the files, float32 or float16.
     """
     # The input before the model: a mistyped column should not wait for weights.
     shard, columns = parse_shard(file.shard), parse_columns(file.columns)
@@ -301,33 +310,10 @@ def extract_features(
     _ = reader.size
 
     # A pooler that the source lacks is made fresh; no layer that is written reads it.
-    source = load_source(init_from)
-    layers = list(layers or list_last_blocks(source.model.num_layers))
-    length = max_seq_length or source.model.max_position
-    compute_dtype = choose_inference_dtype(compute_dtype)
-    extractor = Extractor(source, layers, pool, length, compute_dtype, dtype)
-    files, cut = FeatureFiles(source, layers, pool, dtype), np.zeros(4, np.int64)
-
-    def parts(records: Records, done: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
-        # Part by part: memory holds one part.
-        for part in extractor(records, input, file.skips):
-            np.add(cut, part.cut, out=cut)
-            yield len(part.lines), files.contents(part, first=done == 0), part.bad
-            done += len(part.lines)
-
-    result = write_resumably(
-        'extract',
-        output,
-        reader,
-        shard,
-        source,
-        [layers, pool, dtype, length, compute_dtype],
-        files.names,
-        parts,
-        {'layers': layers, 'pool': pool},
-        lambda folder: files.move(folder, output),
-    )
-    say_cut(input, cut, f'max_seq_length={length} allows')
+    extractor = Extractor(load_source(init_from), options)
+    files = FeatureFiles(extractor, input, file.skips)
+    result = write_resumably(files, output, reader, shard)
+    say_cut(input, files.cut, f'max_seq_length={extractor.max_seq_length} allows')
     return result
 
 
@@ -335,15 +321,30 @@ class FeatureFiles:
     """The files of one output.
 
     Attributes:
+      source: the model.
+      settings: what decides the files besides the model and the input.
       names: the files that grow with every part.
+      facts: what else OUTPUT.json says.
+      cut: how many texts were too long, as `Part.cut`.
     """
 
-    def __init__(self, source: Source, layers: Sequence[int], pool: Pool, dtype: str):
-        """Lay out the files; the arguments are those of `extract_features`."""
+    what = 'extract'
+
+    def __init__(self, extractor: Extractor, input: str, skips: bool):
+        """Lay out the files; skips: whether a bad record of `input` keeps an empty place."""
+        self.source = source = extractor.source
+        self._extractor, self._input, self._skips = extractor, input, skips
+        layers, pool, dtype = extractor.layers, extractor.pool, extractor.dtype
+        arithmetic = extractor.compute_dtype
+        self.settings = [layers, pool, dtype, extractor.max_seq_length, arithmetic]
+        self.facts = {'layers': layers, 'pool': pool}
+        self.cut = np.zeros(4, np.int64)
+
         # Strings in numpy have one width: that of the longest piece there is.
-        self._layers, self._tokenizer = np.array(layers, np.int32), source.tokenizer
-        self._pooled = pool != 'none'
-        widest = max(map(len, source.tokenizer.tokens(range(source.tokenizer.vocab_size))))
+        self._tokenizer, self._pooled = source.tokenizer, pool != 'none'
+        widest = max(
+            len(entry) for entry in self._tokenizer.tokens(range(self._tokenizer.vocab_size))
+        )
         width = (len(layers), source.model.hidden_size)
         # file -> type and shape of a record (lines, and what is pooled) or of a token
         self._columns: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
@@ -357,31 +358,34 @@ class FeatureFiles:
             self._columns |= {name: (np.dtype(code), ()) for name, code in types.items()}
         self.names = [f'{name}.npy' for name in self._columns]
 
+    def make_parts(self, records: Records, done: int) -> Iterator[FilePart]:
+        """Yield what the files grow by, part by part: memory holds one."""
+        for part in self._extractor(records, self._input, self._skips):
+            self.cut += part.cut
+            yield len(part.lines), self.contents(part, first=done == 0), part.bad
+            done += len(part.lines)
+
     def contents(self, part: Part, first: bool) -> dict[str, bytes]:
         """Return {file: the bytes by which it grows with a part}; the `first` has the headers."""
         # Pooled vectors are stacked, one a text; token vectors follow each other over all texts.
-        arrays = {
-            'lines': np.array(part.lines),
-            'features': (np.stack if self._pooled else np.concatenate)(part.features),
-        }
-        if not self._pooled:
-            arrays |= {
-                name: np.concatenate([getattr(row, name) for row in part.rows])
-                for name in _TOKEN_COLUMNS
-            }
+        arrays = {'lines': np.array(part.lines)}
+        if self._pooled:
+            arrays['features'] = np.stack(part.features)
+        else:
+            arrays['features'] = np.concatenate(part.features)
+            for name in _TOKEN_COLUMNS:
+                arrays[name] = np.concatenate([getattr(row, name) for row in part.rows])
             arrays['lengths'] = np.array([len(row.input_ids) for row in part.rows])
             arrays['tokens'] = np.array(self._tokenizer.tokens(arrays['input_ids']))
 
         # Only the first part begins with a header; its count is put right at the end.
-        return {
-            f'{name}.npy': (
-                (self._header(name, 0) if first else b'')
-                + np.ascontiguousarray(value, self._columns[name][0]).tobytes()
-            )
-            for name, value in arrays.items()
-        }
+        contents = {}
+        for name, value in arrays.items():
+            content = np.ascontiguousarray(value, self._columns[name][0]).tobytes()
+            contents[f'{name}.npy'] = self._make_header(name, 0) + content if first else content
+        return contents
 
-    def _header(self, name: str, count: int) -> bytes:
+    def _make_header(self, name: str, count: int) -> bytes:
         """Return the beginning of the .npy file of a column of `count` entries.
 
         Its size does not depend on the count, for which numpy leaves room.
@@ -402,13 +406,13 @@ class FeatureFiles:
 
         # The count follows from the file's size, so nothing has to be remembered while it grows.
         for name, (dtype, shape) in self._columns.items():
-            grown, begin = folder / f'{name}.npy', len(self._header(name, 0))
+            grown, begin = folder / f'{name}.npy', len(self._make_header(name, 0))
             entry_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
             count = (grown.stat().st_size - begin) // entry_bytes
 
             # The header at the front, over the one whose count was 0: both have the same size.
             with grown.open('r+b') as file:
-                file.write(self._header(name, count))
+                file.write(self._make_header(name, count))
 
             # Lengths grow record by record; readers want their sums, where each text begins.
             if name == 'lengths':
@@ -417,7 +421,7 @@ class FeatureFiles:
             else:
                 # A link and no copy: the files are large, and stay until all is in place.
                 os.link(grown, arrays / grown.name)
-        np.save(arrays / 'layers.npy', self._layers)
+        np.save(arrays / 'layers.npy', np.array(self._extractor.layers, np.int32))
 
         # A folder: one rename, all or nothing.
         if not output.endswith('.npz'):

@@ -17,7 +17,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
-from bert_jax.conversion import hub, huggingface
+from bert_jax.conversion import huggingface, model_hub
 from bert_jax.conversion.trained_model import Model
 from bert_jax.runs.sources import source as sources
 from bert_jax.runs.workdir import metrics
@@ -102,14 +102,14 @@ def make_card(model: Model, notes: Notes) -> str:
         facts += [('pooling', sentence.pooling), ('vectors of length one', sentence.normalize)]
         facts.append(('compared by', sentence.similarity))
         facts += [(f'prompt {name}', json.dumps(text)) for name, text in sentence.prompts]
+    # JSON's texts and lists are YAML's too.
+    lines = [f'{n}: {json.dumps(value)}' for n, value in header.items() if value is not None]
+    article = 'An' if traits.name[0] in 'AE' else 'A'
+    made = 'trained' if notes.trained else 'written'
     parts = [
-        # JSON's texts and lists are YAML's too.
-        '\n'.join(
-            ['---', *(f'{n}: {json.dumps(v)}' for n, v in header.items() if v is not None), '---']
-        ),
+        '\n'.join(['---', *lines, '---']),
         f'# {notes.name}',
-        f'A{"n" if traits.name[0] in "AE" else ""} {traits.name} encoder that {uses.purpose},'
-        f' {"trained" if notes.trained else "written"} by bert_jax.',
+        f'{article} {traits.name} encoder that {uses.purpose}, {made} by bert_jax.',
         '```python\n' + uses.example.format(tag=uses.task, name=notes.name) + '\n```',
         _format_table('Model', facts),
     ]
@@ -208,5 +208,6 @@ def _read_last_scores(workdir: Workdir) -> list[tuple[str, str, float]]:
 
 def _find_hub_name(name: str) -> str | None:
     """Return the name of a model on the Hub without its revision, or None for what lies here."""
-    is_there = not epath.Path(name).exists() and hub.is_name(name) and '/' in name
-    return name.partition('@')[0] if is_there else None
+    if '/' in name and model_hub.is_name(name) and not epath.Path(name).exists():
+        return name.partition('@')[0]
+    return None

@@ -12,7 +12,6 @@ A record is a dictionary of role -> text; 'text' of a token classifier may be a 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -89,10 +88,10 @@ class Pipeline:
           rows: what `rows` made of these records.
           outputs: what `reduce` left, [N, ...] for N rows.
         """
-        return [
-            self.answer({name: array[i] for name, array in outputs.items()})
-            for i in range(len(records))
-        ]
+        replies = []
+        for i in range(len(records)):
+            replies.append(self.answer({name: array[i] for name, array in outputs.items()}))
+        return replies
 
     def answer(self, outputs: Arrays) -> Answer:
         """Return the answer for a record of one row, whose outputs these are."""
@@ -193,7 +192,8 @@ class FillMask(Pipeline):
         # Beyond the fixed number of positions a mask would go unanswered, and nobody would notice.
         masked = rows['input_ids'] == self.tokenizer.mask_id
         rows['masks'] = masked.sum(axis=1)
-        if (count := int(rows['masks'].max(initial=0))) > _MASKS:
+        count = int(rows['masks'].max(initial=0))
+        if count > _MASKS:
             raise UserError(
                 f'a text with {count} mask tokens: at most {_MASKS} are answered; split it'
             )
@@ -314,11 +314,12 @@ class QuestionAnswering(Pipeline):
         for example in examples:
             # A threshold may have made the answer '', which need not be in the list.
             text, nbest = predictions.answers[example.id], predictions.extras['nbest'][example.id]
-            probability = next((item['probability'] for item in nbest if item['text'] == text), 0.0)
-            listed = [
-                {name: item[name] for name in ('text', 'probability')} for item in nbest[: self.top]
-            ]
-            replies.append({'answer': text, 'probability': probability, 'nbest': listed})
+            shares = {item['text']: item['probability'] for item in reversed(nbest)}
+            listed = []
+            for item in nbest[: self.top]:
+                listed.append({'text': item['text'], 'probability': item['probability']})
+            answer = {'answer': text, 'probability': shares.get(text, 0.0), 'nbest': listed}
+            replies.append(answer)
         return replies
 
 
@@ -337,11 +338,13 @@ class TokenClassification(Pipeline):
 
     def _examples(self, records: Sequence[Record]) -> list[TaggedExample]:
         # A list is taken word by word as it is; a text is parted as the tokenizer does.
-        words = [
-            split_words(r['text'], self.tokenizer) if isinstance(r['text'], str) else r['text']
-            for r in records
-        ]
-        return [TaggedExample(str(i), tuple(w), None, str(i)) for i, w in enumerate(words)]
+        examples = []
+        for i, record in enumerate(records):
+            words = record['text']
+            if isinstance(words, str):
+                words = split_words(words, self.tokenizer)
+            examples.append(TaggedExample(str(i), tuple(words), None, str(i)))
+        return examples
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make a row for each record, or several for a long text.
@@ -350,11 +353,9 @@ class TokenClassification(Pipeline):
         """
         # A text of white space alone has no row.
         examples = self._examples(records)
-        if any(
-            isinstance(r['text'], str) and not e.words
-            for r, e in zip(records, examples, strict=True)
-        ):
-            raise UserError('a text without any words to label')
+        for record, example in zip(records, examples, strict=True):
+            if isinstance(record['text'], str) and not example.words:
+                raise UserError('a text without any words to label')
         return self._task().features(examples, self.tokenizer, self.max_length)
 
     def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
@@ -371,10 +372,11 @@ class TokenClassification(Pipeline):
         for row, position in zip(*np.nonzero(rows['word_index'] >= 0), strict=True):
             example, word = rows['example_index'][row], rows['word_index'][row, position]
             certain[example][word] = float(probabilities[row, position].max())
-        return [
-            {'words': list(e.words), 'labels': labels[e.id], 'probabilities': certain[i]}
-            for i, e in enumerate(examples)
-        ]
+        replies = []
+        for example, shares in zip(examples, certain):
+            words = list(example.words)
+            replies.append({'words': words, 'labels': labels[example.id], 'probabilities': shares})
+        return replies
 
 
 class MultipleChoice(Pipeline):
@@ -386,16 +388,15 @@ class MultipleChoice(Pipeline):
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """Make a row for each choice, as multiple_choice.py has it."""
-        # A string is a sequence of texts too: each letter would become a choice.
+        # The text once for each of its choices, so both lists have a row each.
+        texts, continuations = [], []
         for record in records:
+            # A string is a sequence of texts too: each letter would become a choice.
             if isinstance(record['choices'], str) or len(record['choices']) < 2:
                 raise UserError('"choices" must be a list of two or more texts')
-
-        # The text once for each of its choices, so both lists have a row each.
-        texts = [r['text'] for r in records for _ in r['choices']]
-        continuations = [
-            f'{r.get("start", "")} {choice}'.strip() for r in records for choice in r['choices']
-        ]
+            for choice in record['choices']:
+                texts.append(record['text'])
+                continuations.append(f'{record.get("start", "")} {choice}'.strip())
         return text_rows(texts, continuations, self.tokenizer, self.max_length)
 
     def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
@@ -410,9 +411,10 @@ class MultipleChoice(Pipeline):
             p = _softmax(outputs['logits'][begin : begin + count, 0])
             best = int(p.argmax())
             begin += count
-            label = {'label': self.labels[best]} if len(self.labels) == count else {}
-            shares = {'probability': float(p[best]), 'probabilities': p.tolist()}
-            replies.append({'choice': best, **label, **shares})
+            answer: Answer = {'choice': best}
+            if len(self.labels) == count:
+                answer['label'] = self.labels[best]
+            replies.append(answer | {'probability': float(p[best]), 'probabilities': p.tolist()})
         return replies
 
 
@@ -454,18 +456,23 @@ class WithMasks:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text."""
         # Between two masks the text is tokenised by itself, all texts in one call.
-        parts = [text.split(self._spelling) for text in texts]
-        if self.layout.mask_takes_space:
-            parts = [[*(part.rstrip() for part in text[:-1]), text[-1]] for text in parts]
-        pieces = iter(self._tokenizer.encode_batch(itertools.chain.from_iterable(parts)))
+        parts: list[str] = []
+        counts = []
+        for text in texts:
+            *before, last = text.split(self._spelling)
+            if self.layout.mask_takes_space:
+                before = [part.rstrip() for part in before]
+            parts += [*before, last]
+            counts.append(len(before))
+        pieces = iter(self._tokenizer.encode_batch(parts))
         mask = np.array([self._tokenizer.mask_id], np.int32)
-
-        # A mask before every piece of text, and the first of them dropped again: n + 1 pieces of
-        # text have n masks between them.
-        return [
-            np.concatenate([array for _ in text for array in (mask, next(pieces))][1:])
-            for text in parts
-        ]
+        ids = []
+        for count in counts:
+            arrays = [next(pieces)]
+            for _ in range(count):
+                arrays += [mask, next(pieces)]
+            ids.append(np.concatenate(arrays))
+        return ids
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from absl import logging
 
 from bert_jax.cli.common_flags import ALL_RECORDS, RecordFile
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import growing, was_made
-from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.predictor import Predictor, iterate_chunks
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.text.record_files import (
     BadRecord,
@@ -31,9 +31,33 @@ from bert_jax.runs.sources.source import Source
 
 # Records of a file, with the numbers of their lines.
 Records = Iterable[tuple[int, dict[str, Any] | BadRecord]]
+# How many records, {file: bytes by which it grows}, how many of the records are bad.
+Part: TypeAlias = tuple[int, Mapping[str, bytes], int]
 _COMMIT = 512  # answers between two points from which a killed run goes on
-# Records and how many came before them -> (how many records, {file: bytes}, how many are bad).
-Parts = Callable[[Records, int], Iterator[tuple[int, Mapping[str, bytes], int]]]
+
+
+class FileOutput(Protocol):
+    """What a model makes of the records of a file, and the files that it grows in.
+
+    Attributes:
+      what: the name of the progress bar.
+      source: the model.
+      settings: what decides the output besides the model and the input.
+      names: the files that grow.
+      facts: what else OUTPUT.json says.
+    """
+
+    what: str
+    source: Source
+    settings: list[Any]
+    names: list[str]
+    facts: dict[str, Any]
+
+    def make_parts(self, records: Records, done: int) -> Iterator[Part]:
+        """Yield what the files grow by; `done` records came before these."""
+
+    def move(self, folder: Path, output: str) -> None:
+        """Put the files, which are in `folder`, at `output`."""
 
 
 class FileResult(NamedTuple):
@@ -51,34 +75,20 @@ class FileResult(NamedTuple):
 
     def counted(self, noun: str) -> str:
         """Return '3 answers, 1 of them bad records' for the noun 'answers'."""
-        return f'{self.records} {noun}' + (f', {self.bad} of them bad records' if self.bad else '')
+        bad = f', {self.bad} of them bad records' if self.bad else ''
+        return f'{self.records} {noun}{bad}'
 
 
 def write_resumably(
-    what: str,
-    output: str,
-    reader: Reader,
-    shard: tuple[int, int],
-    source: Source,
-    settings: Sequence[Any],
-    names: Sequence[str],
-    parts: Parts,
-    facts: Mapping[str, Any],
-    move: Callable[[Path], object],
+    made: FileOutput, output: str, reader: Reader, shard: tuple[int, int]
 ) -> FileResult:
     """Write what a model makes of the records of a file, or what of it is not there yet.
 
     Args:
-      what: the name of the progress bar.
+      made: what the model makes.
       output: the file or folder, which appears whole; OUTPUT.json describes it.
       reader: the input.
       shard: (I, N): every N-th record from the I-th on.
-      source: the model.
-      settings: what decides the output besides the model and the input.
-      names: the files that grow.
-      parts: what the files grow by.
-      facts: what else OUTPUT.json says.
-      move: puts the files, which are in the folder that it is given, at `output`.
 
     Raises:
       UserError: other settings made what is there, or the disk takes no more.
@@ -86,31 +96,80 @@ def write_resumably(
     # All that decides the output. The same again is done already; another is refused.
     identity = {
         'input': reader.identity(),
-        'model': source.fingerprint(),
+        'model': made.source.fingerprint(),
         'shard': list(shard),
-        'settings': list(settings),
+        'settings': made.settings,
     }
     if was_made(Path(output), lambda: identity):
         logging.info('%s is done already', output)
-        made = read_object(Path(f'{output}.json'))
-        return FileResult(made['records'], made['bad_records'], True)
+        note = read_object(Path(f'{output}.json'))
+        return FileResult(note['records'], note['bad_records'], True)
 
     # Each part is safe on the disk before the next begins.
     with (
-        Progress(what, reader.size, 'kB of input', 1e3) as progress,
-        growing(output, identity, names) as files,
+        Progress(made.what, reader.size, 'kB of input', 1e3) as progress,
+        growing(output, identity, made.names) as files,
     ):
         # Records that are in the files already are passed over.
         if files.records:
             logging.info(f'{files.folder}: goes on after {files.records} records')
-        for count, contents, bad in parts(reader.part(shard, files.records), files.records):
+        records = reader.part(shard, files.records)
+        for count, contents, bad in made.make_parts(records, files.records):
             files.append(count, contents, bad)
             progress.update(reader.position)
 
         # Described first, then moved to its name: an output that is there is whole.
-        made_by = {'source': source.where, 'step': source.step, **facts}
-        files.finish(made_by, lambda: move(Path(files.folder)))
+        made_by = {'source': made.source.where, 'step': made.source.step, **made.facts}
+        files.finish(made_by, lambda: made.move(Path(files.folder), output))
     return FileResult(files.records, files.bad, False)
+
+
+class AnswerFile:
+    """The answers of a predictor to the records of a file, a JSON object a line."""
+
+    what = 'predict'
+
+    def __init__(self, predictor: Predictor, input: str, skips: bool):
+        """Make no answer yet; skips: whether a bad record of `input` is answered by its fault."""
+        self._predictor, self._input, self._skips = predictor, input, skips
+        self.source, self.settings = predictor.source, predictor.settings
+        self.names, self.facts = ['answers.jsonl'], dict[str, Any]()
+
+    def make_parts(self, records: Records, done: int) -> Iterator[Part]:
+        """Yield what the file grows by."""
+        answers = iterate_answers(self._predictor, records)
+        for part in iterate_chunks(answers, _COMMIT):
+            bad, lines = 0, []
+            for answer in part:
+                if 'error' in answer:
+                    bad += 1
+                    pass_over(f'{self._input}:{answer["line"]}: {answer["error"]}', self._skips)
+                lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
+            yield len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad
+
+    def move(self, folder: Path, output: str) -> None:
+        """Put the file at `output`."""
+        os.replace(folder / 'answers.jsonl', output)
+
+
+class Answering(NamedTuple):
+    """How a model answers the records of a file; as `Predictor.from_workdir` has it.
+
+    Attributes:
+      max_seq_length: word pieces of the longest row; None: as fine-tuned, or as many as there are.
+      top: how many candidates an answer lists.
+      compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
+        fast in.
+      doc_stride: of windows on longer texts.
+    """
+
+    max_seq_length: int | None = None
+    top: int = 5
+    compute_dtype: str = 'auto'
+    doc_stride: int | None = None
+
+
+AS_TRAINED = Answering()
 
 
 def predict_file(
@@ -118,10 +177,7 @@ def predict_file(
     input: str,
     output: str,
     file: RecordFile = ALL_RECORDS,
-    max_seq_length: int | None = None,
-    top: int = 5,
-    compute_dtype: str = 'auto',
-    doc_stride: int | None = None,
+    how: Answering = AS_TRAINED,
 ) -> FileResult:
     """Answer every record of a file, an answer in JSON a line; go on where a killed call stopped.
 
@@ -130,49 +186,18 @@ def predict_file(
       input: the file of records.
       output: the file of answers.
       file: how the records are read, and which of them.
-      max_seq_length: word pieces of the longest row; None: as fine-tuned, or as many as there are.
-      top: how many candidates an answer lists.
-      compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
-        fast in.
-      doc_stride: of windows on longer texts, as `Predictor.from_workdir` has it.
+      how: how they are answered.
     """
     # The flags first, and the model before the input: it says which columns a record must have.
     shard, columns = parse_shard(file.shard), parse_columns(file.columns)
-    predictor = Predictor.from_workdir(init_from, max_seq_length, top, compute_dtype, doc_stride)
+    predictor = Predictor.from_workdir(init_from, *how)
     required, optional = predictor.roles
     # A second text that the model does not read is refused with its record, not passed over.
     read = {*required, *optional, *columns}
     refused = ('text_b',) if 'text' in required and 'text_b' not in read else ()
     reader = Reader(input, required, (*optional, 'id', *refused), columns, file.format, file.header)
     reader.skips = file.skips
-
-    part = lambda lines, bad: (len(lines), {'answers.jsonl': ''.join(lines).encode()}, bad)
-
-    def parts(records: Records, _: int) -> Iterator[tuple[int, dict[str, bytes], int]]:
-        lines: list[str] = []
-        bad = 0
-        for answer in iterate_answers(predictor, records):
-            if 'error' in answer:
-                bad += 1
-                pass_over(f'{input}:{answer["line"]}: {answer["error"]}', file.skips)
-            lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
-            if len(lines) == _COMMIT:
-                yield part(lines, bad)
-                lines, bad = [], 0
-        yield part(lines, bad)
-
-    return write_resumably(
-        'predict',
-        output,
-        reader,
-        shard,
-        predictor.source,
-        predictor.settings,
-        ['answers.jsonl'],
-        parts,
-        {},
-        lambda folder: os.replace(folder / 'answers.jsonl', output),
-    )
+    return write_resumably(AnswerFile(predictor, input, file.skips), output, reader, shard)
 
 
 def iterate_answers(predictor: Predictor, records: Records) -> Iterator[dict[str, Any]]:

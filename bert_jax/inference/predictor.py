@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +28,7 @@ from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.trained_model import Model, check_parts
 from bert_jax.costs.step_costs import format_bytes
 from bert_jax.inference import pipelines
-from bert_jax.inference.engine import InferenceEngine, Resident, check_process, place_params
+from bert_jax.inference.engine import DeviceWeights, InferenceEngine, check_process
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
@@ -104,12 +104,12 @@ def make_pipeline(
 
 def read_training_options(init_from: str) -> tuple[int | None, dict[str, Any]]:
     """Return (longest row, options) that a workdir was fine-tuned with; (None, {}) elsewhere."""
-    # A Hugging Face directory has a config.json too, and is none.
     workdir, _ = at_step(init_from)
-    ours = workdir.config_file.exists() and not huggingface.is_directory(init_from)
-    config = workdir.config() if ours else None
-    if isinstance(config, schema.FinetuneConfig):
-        return config.max_seq_length, workdir.data(options=dict)['options']
+    # A Hugging Face directory has a config.json too, and is none.
+    if workdir.config_file.exists() and not huggingface.is_directory(init_from):
+        config = workdir.config()
+        if isinstance(config, schema.FinetuneConfig):
+            return config.max_seq_length, workdir.data(options=dict)['options']
     return None, {}
 
 
@@ -121,15 +121,34 @@ def choose_roles(
     A second text is optional only where nothing says whether the task has one.
     """
     required, optional = pipeline.required, pipeline.optional
-    if 'text_b' not in optional or 'texts' not in options:
-        return required, optional
-    left = tuple(role for role in optional if role != 'text_b')
-    return (*required, 'text_b') if options['texts'] == 2 else required, left
+    if 'text_b' in optional and 'texts' in options:
+        optional = tuple(role for role in optional if role != 'text_b')
+        if options['texts'] == 2:
+            required = (*required, 'text_b')
+    return required, optional
 
 
-# Records on their way through the device: what is wrong with a record, by its index; the others,
-# by theirs; the rows of those; the results of the rows, on the device.
-_Started: TypeAlias = tuple[dict[int, str], dict[int, Any], Arrays, Iterable[Result]]
+class _Started(NamedTuple):
+    """Records on their way through the device.
+
+    Attributes:
+      faults: what is wrong with a record, by its index.
+      records: the others, by theirs.
+      rows: those of `records`.
+      results: of the rows, on the device.
+    """
+
+    faults: dict[int, str]
+    records: dict[int, Any]
+    rows: Arrays
+    results: Iterable[Result]
+
+
+def iterate_chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of `size` items, of the last of which there may be fewer."""
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
 
 
 class Predictor:
@@ -154,7 +173,7 @@ class Predictor:
         options: Mapping[str, Any],
         top: int = 5,
         compute_dtype: str = 'auto',
-        resident: Resident | None = None,
+        weights: DeviceWeights | None = None,
     ):
         """Put the model on the devices.
 
@@ -165,8 +184,8 @@ class Predictor:
           top: how many candidates an answer lists.
           compute_dtype: arithmetic of the layers: float32, bfloat16 or auto, as the processor is
             fast in.
-          resident: weights on the devices that it shares with other predictors, to which its own
-            are added.
+          weights: those on the devices that it shares with other predictors, to which its own are
+            added.
         """
         compute_dtype = choose_inference_dtype(compute_dtype)
         if not isinstance(top, int | np.integer) or top < 1:
@@ -190,8 +209,9 @@ class Predictor:
 
         # Choices are scored row by row, with the head of a single number; the weights are the same.
         self.roles = choose_roles(pipeline, options)
-        scored_as = pipeline.scored_as
-        computed = source.bert.under(scored_as) if scored_as else source.bert
+        computed = source.bert
+        if pipeline.scored_as is not None:
+            computed = computed.under(pipeline.scored_as)
 
         # Reduced on the device, within the same program: the whole vocabulary's scores stay there.
         forward = serving.make_forward(computed, jnp.dtype(compute_dtype))
@@ -200,8 +220,7 @@ class Predictor:
             source.params,
             max_seq_length,
             word_vectors.inputs(source.model, source.tokenizer),
-            resident,
-            compute_dtype,
+            weights or DeviceWeights(compute_dtype),
         )
         self.compilations = self._engine.compilations
         self.added_bytes = self._engine.added_bytes
@@ -270,9 +289,9 @@ class Predictor:
         workdirs = [workdirs] if isinstance(workdirs, str) else workdirs
         check_process()
         encoder, sources = read_tuned(workdirs)
-        resident: Resident = {}
         compute_dtype = choose_inference_dtype(compute_dtype)
-        _, size = place_params({'encoder': encoder.params['encoder']}, resident, compute_dtype)
+        weights = DeviceWeights(compute_dtype)
+        _, size = weights.place({'encoder': encoder.params['encoder']})
         logging.info('%s: %s in memory, once', encoder.where, format_bytes(size))
 
         # What is not the encoder's own object is the run's.
@@ -280,7 +299,7 @@ class Predictor:
         for workdir, source in zip(workdirs, sources, strict=True):
             length, options = read_training_options(workdir)
             length = length or source.model.max_position
-            predictor = cls(source, length, options, top, compute_dtype, resident)
+            predictor = cls(source, length, options, top, compute_dtype, weights)
             logging.info('%s: adds %s', workdir, format_bytes(predictor.added_bytes))
             predictors[workdir] = predictor
         return predictors
@@ -313,12 +332,17 @@ class Predictor:
             inputs = [inputs]
 
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
-        numbers, items = itertools.count(), iter(inputs)
-        chunks = iter(lambda: list(itertools.islice(items, _CHUNK)), [])
-        cut = np.zeros(4, np.int64)
+        done, cut = 0, np.zeros(4, np.int64)
+        chunks = iterate_chunks(inputs, _CHUNK)
         for started in iterate_ahead(map(self._start, chunks)):
-            cut += cut_of(started[2])
-            yield from self._finish(*started, numbers, errors)
+            cut += cut_of(started.rows)
+            for answer in self._finish(started):
+                if isinstance(answer, str):
+                    if not errors:
+                        raise UserError(f'inputs[{done}]: {answer}')
+                    answer = {'error': answer}
+                done += 1
+                yield answer
         say_cut('inputs', cut, self._limit)
 
     def _record(self, item: Any) -> Mapping[str, Any]:
@@ -344,19 +368,23 @@ class Predictor:
         # Then the roles, and last the texts in them. None is a role left out, as an empty cell of
         # a table has it.
         item = {role: text for role, text in item.items() if text is not None}
-        if missing := [role for role in self.roles[0] if role not in item]:
-            raise UserError(
-                f'a record needs {" and ".join(self.roles[0])}: no {missing[0]!r} in'
-                f' {str(dict(item))[:80]}'
-            )
-        if unknown := [role for role in item if role not in roles]:
-            raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
+        for role in self.roles[0]:
+            if role not in item:
+                raise UserError(
+                    f'a record needs {" and ".join(self.roles[0])}: no {role!r} in'
+                    f' {str(dict(item))[:80]}'
+                )
+        for role in item:
+            if role not in roles:
+                raise UserError(f'a record has {", ".join(roles)}: {role!r} is none of them')
 
         for role, text in item.items():
-            may_list = role in self._pipeline.lists
-            texts = text if isinstance(text, list | tuple) and may_list else [text]
-            if not all(isinstance(text, str) for text in texts):
-                also = ' or a list of texts' if may_list else ''
+            texts, also = [text], ''
+            if role in self._pipeline.lists:
+                also = ' or a list of texts'
+                if isinstance(text, list | tuple):
+                    texts = list(text)
+            if not all(isinstance(each, str) for each in texts):
                 raise UserError(f'{role!r} must be a text{also}, not {str(text)[:80]}')
         return item
 
@@ -384,21 +412,15 @@ class Predictor:
 
         # Of the rows' arrays only what the model reads; the others are for the answers.
         arrays = {name: rows[name] for name in _ROW_ARRAYS if name in rows}
-        return faults, records, rows, self._engine(arrays) if records else []
+        results = self._engine(arrays) if records else []
+        return _Started(faults, records, rows, results)
 
     def _rows(self, records: Mapping[int, Any]) -> Arrays:
         return self._pipeline.rows(list(records.values())) if records else {}
 
-    def _finish(
-        self,
-        faults: Mapping[int, str],
-        records: Mapping[int, Any],
-        rows: Arrays,
-        results: Iterable[Result],
-        numbers: Iterator[int],
-        errors: bool,
-    ) -> Iterator[dict[str, Any]]:
+    def _finish(self, started: _Started) -> Iterator[dict[str, Any] | str]:
         """Yield the answers of what has been started, and the faults between them, in order."""
+        faults, records, rows, results = started
         # No records, no outputs: a chunk may be all faults.
         answers: Iterator[dict[str, Any]] = iter(())
         if records:
@@ -408,10 +430,5 @@ class Predictor:
             answers = iter(self._pipeline.answers(list(records.values()), rows, outputs))
 
         # Indices count faults and records together, so both come out in the order of the inputs.
-        for index, number in zip(range(len(faults) + len(records)), numbers):
-            if index in records:
-                yield next(answers)
-            elif errors:
-                yield {'error': faults[index]}
-            else:
-                raise UserError(f'inputs[{number}]: {faults[index]}')
+        for index in range(len(faults) + len(records)):
+            yield faults[index] if index in faults else next(answers)

@@ -21,7 +21,7 @@ from jax import Array
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.inference.feature_extraction import Extractor, Records
+from bert_jax.inference.feature_extraction import Extractor, FeatureOptions, Records
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
@@ -135,30 +135,31 @@ class SemanticSearch:
         self.texts: list[str] = []
         self.lines: list[int] = []
 
-        def kept() -> Records:
+        def read_texts() -> Records:
             for line, record in records:
                 if isinstance(record, BadRecord):
                     raise UserError(f'{path}:{line}: {record.reason}: mend or delete it')
                 text = record['text']
-                text = text if isinstance(text, str) else ' '.join(text)
+                if not isinstance(text, str):
+                    text = ' '.join(text)
                 if text.strip():
                     self.texts.append(text)
                     self.lines.append(line)
                     yield line, {'text': prompt + text}
 
-        parts = list(extractor(kept(), path))
-        if not parts:
+        vectors, self.cut = [], np.zeros(4, np.int64)
+        for part in extractor(read_texts(), path):
+            vectors += part.features
+            self.cut += part.cut
+        if not vectors:
             raise UserError(f'{path}: no sentence in it')
-        self.cut = np.sum([part.cut for part in parts], axis=0)
-        vectors = [vector for part in parts for vector in part.features]
         self._vectors_NH = unit(np.stack(vectors)[:, 0, : self._sentence.truncate_dim])
 
     @classmethod
     def of_file(
         cls,
         init_from: str,
-        path: str,
-        columns: Mapping[str, str | int] | None = None,
+        reader: Reader,
         layer: int = -1,
         pool: Pool | None = None,
         max_seq_length: int | None = None,
@@ -167,16 +168,15 @@ class SemanticSearch:
 
         Args:
           init_from: the model.
-          path: the file of sentences.
-          columns: where the column 'text' has another name, or an index: role -> column.
+          reader: the file of sentences, of the column 'text'.
           layer: 0 is the embeddings, -1 the last block.
           pool: how the pieces of a sentence are pooled; None: as the model says, or 'mean'.
           max_seq_length: word pieces of the longest row; None: as many as the model reads.
         """
-        reader = Reader(path, ('text',), (), columns)
         _ = reader.size  # a file that is not there is reported before the model is read
         source = load_source(init_from)
-        if not -(last := source.model.num_layers) - 1 <= layer <= last:
+        last = source.model.num_layers
+        if not -last - 1 <= layer <= last:
             raise UserError(
                 f'--layer={layer}: this encoder has 0 (the embeddings) to {last}, or'
                 f' {-last - 1} to -1'
@@ -184,9 +184,9 @@ class SemanticSearch:
         of_model = source.bert.sentence or SentenceConfig()
         length = max_seq_length or of_model.max_seq_length or source.model.max_position
         pooling = pool or of_model.pooling
-        extractor = Extractor(source, [layer], pooling, length, 'float32', 'float32')
-        search = cls(extractor, reader, path, of_model)
-        say_cut(path, search.cut, f'max_seq_length={length} allows')
+        extractor = Extractor(source, FeatureOptions([layer], pooling, length))
+        search = cls(extractor, reader, reader.path, of_model)
+        say_cut(reader.path, search.cut, f'max_seq_length={length} allows')
         return search
 
     def nearest(self, query: str, top: int) -> list[Near]:
@@ -195,8 +195,10 @@ class SemanticSearch:
         (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
         vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
         cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
-        pairs = zip(indices_1K[0], cosines_1K[0].tolist())
-        return [Near(self.lines[index], self.texts[index], cosine) for index, cosine in pairs]
+        nearest_ones = []
+        for index, cosine in zip(indices_1K[0], cosines_1K[0].tolist()):
+            nearest_ones.append(Near(self.lines[index], self.texts[index], cosine))
+        return nearest_ones
 
 
 class Mining(NamedTuple):
@@ -293,8 +295,9 @@ def mine_file(
       mining: which neighbours are chosen.
     """
     roles = ('anchor', 'positive')
-    if unknown := [role for role in columns if role not in roles]:
-        raise UserError(f'--columns: {unknown[0]!r} is not among {", ".join(roles)}')
+    for role in columns:
+        if role not in roles:
+            raise UserError(f'--columns: {role!r} is not among {", ".join(roles)}')
     pairs: list[tuple[str, str]] = []
     # A training file, and so read as training reads it.
     for location, row in Table(path, dict(zip(roles, roles)) | dict(columns)).rows():

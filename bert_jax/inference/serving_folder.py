@@ -114,11 +114,15 @@ class ProgramSettings(NamedTuple):
       int8: of ONNX, whether a file with int8 weights is written too.
       compute_dtype: of StableHLO, 'float32' or 'bfloat16'; the latter for the matrices of dense
         layers and the word table, which are stored so.
+      max_length: the longest row that serve.py makes; None: as many as there are positions.
+      texts: how many texts serve.py is asked; None: unknown.
     """
 
     opset: int = onnx_program.OPSET
     int8: bool = False
     compute_dtype: str = 'float32'
+    max_length: int | None = None
+    texts: int | None = None
 
 
 DEFAULT = ProgramSettings()
@@ -141,8 +145,6 @@ def write(
     model: Model,
     tokenizer: Tokenizer,
     form: Form,
-    max_length: int | None = None,
-    texts: int | None = None,
     settings: ProgramSettings = DEFAULT,
 ) -> tuple[str, ...]:
     """Write a folder that serves the model; return the parts that its class has no place for.
@@ -152,26 +154,27 @@ def write(
       model: what is served.
       tokenizer: the model's.
       form: the program's format.
-      max_length: the longest row that serve.py makes; None: as many as there are positions.
-      texts: how many texts serve.py is asked; None: unknown.
       settings: how the program is written.
 
-    A damaged or unfit model is a UserError.
+    Raises:
+      UserError: the model is damaged, or does not fit.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = trained_model.list_left_out(model, f'--architecture={model.architecture}', None)
     weights = serving.select_weights(model, settings.compute_dtype)
-    if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
-        raise UserError(
-            f'{bad[0]}: NaN or infinite values: the checkpoint is damaged or its training diverged'
-        )
+    for name, array in weights.items():
+        if not np.isfinite(array).all():
+            raise UserError(
+                f'{name}: NaN or infinite values: the checkpoint is damaged or its training'
+                ' diverged'
+            )
 
     folder = Path(folder)
     _save_tokenizer(folder, tokenizer)
 
     # What is computed from the vocabulary is computed where the folder is used.
     computed = model.config.words.computed if form == 'stablehlo' else frozenset()
-    facts = _describe(model, tokenizer, max_length)
+    facts = _describe(model, tokenizer, settings.max_length)
     if form == 'onnx':
         facts |= _write_onnx(folder, model, tokenizer, settings)
     if computed:
@@ -183,12 +186,11 @@ def write(
         (folder / 'model.stablehlo').write_bytes(
             serving.export_stablehlo(model, settings.compute_dtype)
         )
-        kept = [name for name in weights if name not in computed]
-        stored = {name: np.ascontiguousarray(weights[name]) for name in kept}
+        stored = {n: np.ascontiguousarray(a) for n, a in weights.items() if n not in computed}
         # Not by save_file, whose file no other user may read.
         (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
     # The example asks with the mask token that this tokenizer knows.
-    script, mask = make_example(model, form, texts), tokenizer.special_tokens[4]
+    script, mask = make_example(model, form, settings.texts), tokenizer.special_tokens[4]
     (folder / 'serve.py').write_text(script.replace(SPECIAL_TOKENS['mask_token'], mask))
     return left_out
 
@@ -205,13 +207,13 @@ def _write_spelling(folder: Path, model: Model) -> dict[str, int]:
 
 
 def _write_onnx(
-    folder: Path, model: Model, tokenizer: Tokenizer, how: ProgramSettings
+    folder: Path, model: Model, tokenizer: Tokenizer, settings: ProgramSettings
 ) -> dict[str, Any]:
     """Write the program, and what others read beside it; return its inputs and outputs by name."""
     (folder / 'onnx').mkdir()
     file = folder / 'onnx' / 'model.onnx'
-    inputs, outputs = onnx_program.write(file, model, how.opset)
-    if how.int8:
+    inputs, outputs = onnx_program.write(file, model, settings.opset)
+    if settings.int8:
         onnx_program.quantise(file, file.with_name('model_quantized.onnx'))
     # An encoder that transformers lacks has no config.json; the program needs none.
     with contextlib.suppress(UserError):

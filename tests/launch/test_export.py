@@ -157,7 +157,9 @@ def test_nothing_is_left_of_an_export_that_fails(make, tmp_path):
     before = sorted(p.name for p in tmp_path.iterdir())
     out = str(tmp_path / 'out')
     with refused('^runs/mini: cls.seq_relationship.bias: NaN'):
-        export.write(source.bert, source.tokenizer, 'huggingface', out, named='runs/mini')
+        export.write(
+            source.bert, source.tokenizer, 'huggingface', out, export.Extras(named='runs/mini')
+        )
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
@@ -173,4 +175,4 @@ def test_a_refused_export_names_the_model_and_not_the_hidden_folder(make, tmp_pa
         (headless, 'BertForQuestionAnswering needs span'),
     ):
         with refused(f'^runs/mini: {message}'):
-            export.write(model, source.tokenizer, form, out, named='runs/mini')
+            export.write(model, source.tokenizer, form, out, export.Extras(named='runs/mini'))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.conversion import huggingface
-from bert_jax.inference.feature_extraction import Extractor, FeatureFiles, make_row
+from bert_jax.inference.feature_extraction import Extractor, FeatureFiles, FeatureOptions, make_row
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.model.blocks.block import Block
 from bert_jax.model.blocks.part import Rows
@@ -121,7 +121,7 @@ def test_pooling_is_over_real_positions(folder):
     records = lambda: iter([(i, {'text': text}) for i, text in enumerate(TEXTS)])
     pooled = {}
     for pool in ('none', 'cls', 'mean', 'max'):
-        (part,) = Extractor(source, [-1], pool, 64, 'float32', 'float32')(records(), 'here')
+        (part,) = Extractor(source, FeatureOptions([-1], pool, 64))(records(), 'here')
         pooled[pool] = part.features
     for tokens, cls, mean, most in zip(*pooled.values(), strict=True):
         np.testing.assert_allclose(cls, tokens[0], atol=1e-5)
@@ -133,7 +133,7 @@ def test_a_bad_record_keeps_its_place_without_tokens():
     source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
     records = [(1, {'text': 'paris'}), (2, BadRecord('not JSON')), (4, {'text': 'a film'})]
     for pool in ('none', 'mean'):
-        extractor = Extractor(source, [-1], pool, 64, 'float32', 'float32')
+        extractor = Extractor(source, FeatureOptions([-1], pool, 64))
         with refused('here:2: not JSON; mend it, or leave such records out'):
             list(extractor(iter(records), 'here'))
         (part,) = extractor(iter(records), 'here', skip_bad=True)
@@ -142,7 +142,7 @@ def test_a_bad_record_keeps_its_place_without_tokens():
         np.testing.assert_array_equal(part.features[0], wanted.features[0])
         np.testing.assert_array_equal(part.features[2], wanted.features[1])
         assert len(part.features[1]) == 0 if pool == 'none' else np.isnan(part.features[1]).all()
-        files = FeatureFiles(source, [-1], pool, 'float32')
+        files = FeatureFiles(extractor, 'here', True)
         lines = np.load(
             io.BytesIO(files.contents(part, first=True)['lines.npy'].replace(b'(0,)', b'(3,)'))
         )

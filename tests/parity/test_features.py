@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bert_jax.inference.feature_extraction import Extractor
+from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.sources.source import load_source
 from tests.parity.reference import torch, transformers
@@ -24,8 +24,8 @@ def test_every_layer_of_real_sentences(test_data, tmp_path):
     (tmp_path / 'in.txt').write_text('\n'.join(lines) + '\n')
     source = load_source(str(folder))
     layers = list(range(source.model.num_layers + 1))
-    extractor = Extractor(source, layers, 'none', 256, 'float32', 'float32')
-    pooled = Extractor(source, [-1], 'mean', 256, 'float32', 'float32')
+    extractor = Extractor(source, FeatureOptions(layers, 'none', 256))
+    pooled = Extractor(source, FeatureOptions([-1], 'mean', 256))
     read = lambda: Reader(str(tmp_path / 'in.txt'), ('text',)).part((0, 1), 0)
     (part,), (means,) = list(extractor(read(), '')), list(pooled(read(), ''))
     theirs, tokenizer = (

@@ -173,7 +173,11 @@ def test_int8_lies_beside_and_a_model_that_others_lack_has_no_config(tmp_path):
     made = made._replace(config=dataclasses.replace(made.config, attention='left_to_right'))
     out = tmp_path / 'out'
     export.write(
-        made, tiny_models.tokenizer(), 'onnx', str(out), settings=ProgramSettings(int8=True)
+        made,
+        tiny_models.tokenizer(),
+        'onnx',
+        str(out),
+        export.Extras(program=ProgramSettings(int8=True)),
     )
     assert {file.name for file in (out / 'onnx').iterdir()} == {
         'model.onnx', 'model_quantized.onnx'

@@ -104,8 +104,12 @@ def draw_metrics(series: Sequence[Series], of: str) -> list[Figure]:
                 scored |= dict.fromkeys(line)
     names = [name for name in _FIRST if name != 'loss' or 'mlm_loss' not in scored]
     names += [name for name in scored if name not in {*_FIRST, *_LAST, *_NO_CHART}]
-    figures = [_draw_metric(name, series, of) for name in (*names, *_LAST)]
-    return [figure for figure in figures if figure is not None]
+    figures = []
+    for name in (*names, *_LAST):
+        figure = _draw_metric(name, series, of)
+        if figure is not None:
+            figures.append(figure)
+    return figures
 
 
 def _draw_metric(name: str, series: Sequence[Series], of: str) -> Figure | None:

@@ -72,13 +72,17 @@ def write_report(
     finetuning = [entry for entry in opened if not entry.pretraining]
     words, confusion = {}, {}
     if sample_count:
-        words = {run.name: fill_in(run, sample_count, filled or {}) for run in pretraining}
+        for run in pretraining:
+            words[run.name] = fill_in(run, sample_count, filled or {})
     for entry in finetuning:
         counted = count_confusion(entry.best)
         if entry.best and counted:
-            confusion[entry.best.name + (' (the best run)' if entry.swept else '')] = counted
+            name = f'{entry.best.name} (the best run)' if entry.swept else entry.best.name
+            confusion[name] = counted
     if not result:
-        result = [text for entry in opened for text in describe(entry)]
+        result = []
+        for entry in opened:
+            result += describe(entry)
 
     text = _get_template().render(
         title=title,
@@ -127,12 +131,13 @@ def describe(entry: Run | Sweep) -> list[Text]:
         outcome = baselines.compare_with_guessing([*before, line]) or f'{outcome}, not compared'
 
     if isinstance(run.config, schema.PretrainConfig):
-        c, records = run.config.model, [guess.records for guess in run.guesses if guess.records]
+        c = run.config.model
         subject = (
             f'Model: {run.config.name}, {c.num_layers} layers, {c.hidden_size} wide,'
             f' {c.vocab_size:,} entries.'
         )
-        subject += f' Text: the records in {records[-1]}.' if records else ''
+        if run.records:
+            subject += f' Text: the records in {run.records}.'
     else:
         subject = f'Model: {run.data.get("init_from", "unknown")}. Task: {run.data["task"]}.'
     return [Text(f'{entry.name}: {outcome}', 'headline'), Text(subject)]
@@ -169,15 +174,13 @@ def list_commands(entry: Run | Sweep) -> list[str]:
     if not starts:  # of an older version: the same settings again, in a folder of their own
         run = entry.runs[0]
         command = 'pretrain' if run.pretraining else 'finetune'
-        words = [
-            'python',
-            '-m',
-            f'bert_jax.launch.{command}',
-            f'--config={run.workdir.config_file}',
-        ]
-        words += ['--data=RECORDS'] if run.pretraining else []
+        words = ['python', '-m', f'bert_jax.launch.{command}']
+        words.append(f'--config={run.workdir.config_file}')
+        if run.pretraining:
+            words.append('--data=RECORDS')
         for name in ('task', 'data_dir', 'init_from'):
-            words += [f'--{name}={run.data[name]}'] if name in run.data else []
+            if name in run.data:
+                words.append(f'--{name}={run.data[name]}')
         return [shlex.join([*words, f'--workdir={run.workdir}-again'])]
 
     # The runs of a sweep have one command, and a run that was stopped the same several times.
@@ -249,5 +252,7 @@ def count_confusion(run: Run | None) -> tuple[str, dict[str, list[int]]] | str |
     if {example.id for example in examples} != set(answers):
         return f'the {split} split of {run.data["task"]} holds other examples by now'
     counts = Counter((task.labels[each.label], answers[each.id]) for each in examples)
-    rows = {label: [counts[label, answer] for answer in task.labels] for label in task.labels}
+    rows = {}
+    for label in task.labels:
+        rows[label] = [counts[label, answer] for answer in task.labels]
     return f'{run.task} {split}: rows are the labels, columns what the run answered', rows

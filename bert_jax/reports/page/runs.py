@@ -67,7 +67,18 @@ class Run:
     @property
     def result(self) -> dict[str, Any] | None:
         """Return what a fine-tuning run is judged by, which is there when it is done."""
-        return next((r for r in self.results.values() if 'chance_loss' in r), None)
+        for result in self.results.values():
+            if 'chance_loss' in result:
+                return result
+        return None
+
+    @property
+    def records(self) -> str:
+        """Return the folder of its newest records, as far as it has noted that; else ''."""
+        for guess in reversed(self.guesses):
+            if guess.records:
+                return guess.records
+        return ''
 
     @cached_property
     def step(self) -> int:
@@ -128,19 +139,20 @@ class Sweep:
             states = {(name in of_run, of_run.get(name)) for of_run in settings.values()}
             if name == 'seed' or len(states) > 1:
                 names.append(name)
-        return {
-            run: {name: of_run[name] for name in names if name in of_run}
-            for run, of_run in settings.items()
-        }
+        differing = {}
+        for run, of_run in settings.items():
+            differing[run] = {name: of_run[name] for name in names if name in of_run}
+        return differing
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Return the results of runs that are done, with their settings, as sweep.json has them."""
-        return [
-            {'name': run.name, 'settings': self.differing[run.name], **run.result}
-            for run in self.runs
-            if run.result
-        ]
+        rows = []
+        for run in self.runs:
+            if run.result:
+                settings = self.differing[run.name]
+                rows.append({'name': run.name, 'settings': settings, **run.result})
+        return rows
 
     @property
     def summary(self) -> list[dict[str, Any]]:
@@ -166,8 +178,10 @@ class Sweep:
 
 def find_guess(entry: Run | Sweep, name: str) -> float | None:
     """Return what guessing scores in a metric at the end of a run; None where nobody knows."""
-    scores = [guess.scores[name] for guess in entry.guesses if name in guess.scores]
-    return scores[-1] if scores else None
+    for guess in reversed(entry.guesses):
+        if name in guess.scores:
+            return guess.scores[name]
+    return None
 
 
 def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
@@ -193,8 +207,10 @@ def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
         with reading(workdir):
             swept = [] if workdir.config_file.exists() else workdir.swept()
         if swept:
-            members = [(Workdir(workdir.path / 'runs' / run), f'{name}: {run}') for run in swept]
-            opened.append(Sweep(name, [_open_run(*member) for member in members]))
+            runs = []
+            for run in swept:
+                runs.append(_open_run(Workdir(workdir.path / 'runs' / run), f'{name}: {run}'))
+            opened.append(Sweep(name, runs))
         else:
             workdir.check('the folder of a run or of a sweep')
             opened.append(_open_run(workdir, name))

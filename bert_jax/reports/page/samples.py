@@ -62,28 +62,30 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     assert isinstance(run.config, schema.PretrainConfig), 'only pre-training has held-out records'
     if not run.workdir.newest_step():
         raise UserError('no checkpoint yet')
-    records = next((guess.records for guess in reversed(run.guesses) if guess.records), '')
-    if not records:
+    if not run.records:
         raise UserError('the run has not noted where its held-out records are')
-    words = itertools.islice(
-        find_hidden_words(records, run.workdir.tokenizer()), _LOOKED_AT * count
-    )
+    words = find_hidden_words(run.records, run.workdir.tokenizer())
+    texts = list(itertools.islice(words, _LOOKED_AT * count))
     # In their order, but words such as `the` behind all others: everything guesses those.
-    texts = sorted(words, key=lambda text: text.word.isascii() and len(text.word) < _SHORT)[:count]
+    texts.sort(key=lambda text: text.word.isascii() and len(text.word) < _SHORT)
+    texts = texts[:count]
     if not texts:
-        raise UserError(f'no whole word is masked in the held-out records of {records}')
+        raise UserError(f'no whole word is masked in the held-out records of {run.records}')
 
     # The same model twice, with its first weights and with its newest.
     now = read_source(run.workdir.name)
     params, began = _first_weights(run.config, now.tokenizer, run.data)
     # At first nothing is added to the model, whatever the tuning of the run is.
     first = now._replace(bert=now.bert._replace(params=params, config=run.config.model))
-    answers = []
-    for source in (first, now):
-        fill = MaskFiller(source, top, 'float32')
-        filled = [fill(f'{text.before}{MASK}{text.after}')['masks'][0] for text in texts]
-        answers.append([[(a['token'], a['probability']) for a in words] for words in filled])
-    return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers)])
+    fill_first, fill_now = MaskFiller(first, top, 'float32'), MaskFiller(now, top, 'float32')
+    filled = []
+    for text in texts:
+        answers = []
+        for fill in (fill_first, fill_now):
+            (best,) = fill(f'{text.before}{MASK}{text.after}')['masks']
+            answers.append([(word['token'], word['probability']) for word in best])
+        filled.append(Sample(text, *answers))
+    return Samples(began, now.step, filled)
 
 
 def _first_weights(

@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.inference.feature_extraction import Extractor
+from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.input_pipeline.tasks.features import say_cut
 from bert_jax.runs.sources.source import load_source
 from bert_jax.runs.workdir import plots
@@ -51,9 +51,8 @@ def find_translations(
       max_seq_length: word pieces of the longest row; None: as many as the model has.
     """
     source = load_source(init_from)
-    length = max_seq_length or source.model.max_position
     layers = range(source.model.num_layers + 1)
-    extractor = Extractor(source, layers, 'none', length, 'float32', 'float32')
+    extractor = Extractor(source, FeatureOptions(layers, 'none', max_seq_length))
     states = {}
     for language, of_language in texts.items():
         states[language] = vectors(extractor, of_language, language)

@@ -32,7 +32,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, check_regular_files, reading
 from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import FeatureConfig, ModelConfig, PretrainConfig
-from bert_jax.conversion import google, hub, huggingface, peft, sentence_transformers
+from bert_jax.conversion import google, huggingface, model_hub, peft, sentence_transformers
 from bert_jax.conversion.trained_model import (
     Model,
     Reading,
@@ -116,8 +116,8 @@ def shape_of(name: str) -> ModelConfig:
         check_regular_files(name)
         if prefix := google.find_prefix(name):
             return google.read_shape(prefix)
-        if not epath.Path(name).exists() and hub.is_name(name):
-            return shape_of(hub.fetch(name))
+        if not epath.Path(name).exists() and model_hub.is_name(name):
+            return shape_of(model_hub.fetch(name))
         if peft.is_directory(name):
             return shape_of(peft.read_base_name(name))
         if huggingface.is_directory(name):
@@ -198,8 +198,8 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
     # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
     # first; a name on the Hub counts only where no folder has that name.
     folder, prefix = epath.Path(name), google.find_prefix(name)
-    if not prefix and not folder.exists() and hub.is_name(name):
-        folder = epath.Path(hub.fetch(name))
+    if not prefix and not folder.exists() and model_hub.is_name(name):
+        folder = epath.Path(model_hub.fetch(name))
         name = f'{name.partition("@")[0]}@{folder.name}'  # the revision that it is
     check_regular_files(epath.Path(prefix).parent if prefix else folder)
     sentence_transformers.check_kind(folder)
@@ -309,7 +309,9 @@ def saved_in(name: str) -> list[str]:
 
 def _adapter_at(name: str) -> str | None:
     """Return the folder of the adapter of peft that is there, or on the Hub, if any."""
-    folder = name if epath.Path(name).exists() or not hub.is_name(name) else hub.fetch(name)
+    folder = name
+    if not epath.Path(name).exists() and model_hub.is_name(name):
+        folder = model_hub.fetch(name)
     return folder if peft.is_directory(folder) else None
 
 
@@ -317,7 +319,7 @@ def is_hugging_face(name: str) -> bool:
     """Tell whether transformers finds a model by that name: a folder of theirs or on the Hub."""
     if epath.Path(name).exists():
         return huggingface.is_directory(name) and not peft.is_directory(name)
-    return hub.is_name(name)
+    return model_hub.is_name(name)
 
 
 def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:

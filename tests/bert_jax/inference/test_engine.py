@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.inference import Bert
-from bert_jax.inference.engine import InferenceEngine, Resident, place_params
+from bert_jax.inference.engine import DeviceWeights, InferenceEngine
 from bert_jax.mesh import construction
 from bert_jax.mesh.sharding import group_by_path
 from bert_jax.runs.finetuning.data_collator import gather
@@ -83,8 +83,8 @@ def test_bfloat16_is_kept_as_such_and_what_it_gives_is_near():
     lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(near, axis=1)
     assert ((exact * near).sum(axis=1) / lengths).min() > 1 - 1e-3
 
-    resident: Resident = {}
-    held, added = place_params(model.params, resident, 'bfloat16')
+    weights = DeviceWeights('bfloat16')
+    held, added = weights.place(model.params)
     halved = {path for path, leaf in group_by_path(held).items() if leaf.dtype == jnp.bfloat16}
     blocks = ('query', 'key', 'value', 'attention_output', 'intermediate', 'output')
     assert halved == {'encoder/embeddings/word'} | {
@@ -93,4 +93,4 @@ def test_bfloat16_is_kept_as_such_and_what_it_gives_is_near():
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     assert added == whole - sum(leaf.nbytes for leaf in map(group_by_path(held).get, halved))
     # What is there already is not put there again, half or whole.
-    assert place_params(model.params, resident, 'bfloat16')[1] == 0
+    assert weights.place(model.params)[1] == 0

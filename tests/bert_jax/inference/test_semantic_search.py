@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bert_jax.inference.feature_extraction import Extractor
+from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.semantic_search import (
     Mining,
     SemanticSearch,
@@ -26,7 +26,7 @@ TEXTS = ['paris is the capital of france', 'a bad film', '', 'a good film', 'who
 
 def extractor(pool='mean', layer=-1) -> Extractor:
     source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
-    return Extractor(source, [layer], pool, 16, 'float32', 'float32')
+    return Extractor(source, FeatureOptions([layer], pool, 16))
 
 
 def vector(pool, layer, text) -> np.ndarray:

@@ -79,7 +79,9 @@ def exported(
     settings: serving_folder.ProgramSettings = serving_folder.DEFAULT,
 ):
     model = tiny_models.model(architecture)
-    _, left_out = export.write(model, tiny_models.tokenizer(), form, str(folder), settings=settings)
+    _, left_out = export.write(
+        model, tiny_models.tokenizer(), form, str(folder), export.Extras(program=settings)
+    )
     assert left_out == ()
     batch = tiny_models.batch_of(model)
     np.savez(folder / 'batch.npz', **batch)

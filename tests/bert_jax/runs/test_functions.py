@@ -198,7 +198,7 @@ def test_commands_named_at_the_end_run_as_printed(records, task, encoder, tmp_pa
 )
 def test_a_mistake_is_one_line_and_asks_nobody(tmp_path, monkeypatch, call, message):
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    monkeypatch.setattr('bert_jax.conversion.hub.fetch', None)  # the Hub is not asked
+    monkeypatch.setattr('bert_jax.conversion.model_hub.fetch', None)  # the Hub is not asked
     with pytest.raises(UserError) as refused:
         call(tmp_path)
     assert message in str(refused.value) and len(str(refused.value).splitlines()) == 1

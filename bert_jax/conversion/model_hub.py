@@ -44,7 +44,9 @@ def is_name(name: str) -> bool:
     if match is None:
         return False
     organisation, slash, _ = match['repo'].partition('/')
-    return not os.path.isdir(organisation) if slash else name.startswith(_OLDEST)
+    if slash:
+        return not os.path.isdir(organisation)
+    return name.startswith(_OLDEST)
 
 
 def fetch(name: str) -> str:

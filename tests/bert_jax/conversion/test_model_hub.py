@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bert_jax.conversion import hub
+from bert_jax.conversion import model_hub
 
 SHA = '0123456789abcdef0123456789abcdef01234567'
 MODELS = {
@@ -88,11 +88,11 @@ def fetch(home: pathlib.Path, endpoint: str, *names: str) -> list[str]:
     """The folder of each name, or the line with which it is refused, from a process of its own."""
     code = """
 import sys
-from bert_jax.conversion import hub
+from bert_jax.conversion import model_hub
 from bert_jax.configs.errors import UserError
 for name in sys.argv[1:]:
     try:
-        print(hub.fetch(name))
+        print(model_hub.fetch(name))
     except UserError as error:
         print(error)
 """
@@ -148,7 +148,7 @@ def test_what_is_wanted_is_downloaded_once_and_then_taken_from_the_cache(tmp_pat
 
 def test_what_looks_like_a_name():
     for name in ('google-bert/bert-base-uncased', 'bert-base-uncased', f'org/model@{SHA}'):
-        assert hub.is_name(name), name
+        assert model_hub.is_name(name), name
     for path in (
         '/tmp/model',
         './model',
@@ -161,4 +161,4 @@ def test_what_looks_like_a_name():
         'out-1',
         'tests/none',
     ):
-        assert not hub.is_name(path), path
+        assert not model_hub.is_name(path), path
