@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.configs.files.store import write_note
+from bert_jax.configs.schema import hash_config
 from bert_jax.input_pipeline.tasks.base import Example, Task
 from bert_jax.input_pipeline.text.typos import KINDS, Typos, is_word
-from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
+from bert_jax.runs.finetuning.evaluation import TaskEvaluator
 from bert_jax.runs.workdir import plots
 
 ALL = 'typos'  # the kinds of all
@@ -136,7 +137,7 @@ def measure(
         'seed': seed,
         'examples': len(examples),
         'step': trained.step,
-        'config_hash': config_hash(trained.config),
+        'config_hash': hash_config(trained.config),
         'rows': rows,
     }
 

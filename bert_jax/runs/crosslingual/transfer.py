@@ -19,14 +19,14 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import Point
-from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.configs.schema import FinetuneConfig, hash_config
 from bert_jax.input_pipeline.tasks.base import Example
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.runs.crosslingual.languages import Language, training_examples
 from bert_jax.runs.finetuning import machine, sweep
 from bert_jax.runs.finetuning.approach import Approach
-from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
+from bert_jax.runs.finetuning.evaluation import TaskEvaluator
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources.source import Source, load_plain
@@ -166,7 +166,7 @@ def _score(folder: str, language: Language, examples: Sequence[Example]) -> floa
     # A score that is there is taken where it is of these examples and this run.
     workdir, name = Workdir(folder), f'{language.name}-{language.split}'
     facts = {
-        'config_hash': config_hash(workdir.config()),
+        'config_hash': hash_config(workdir.config()),
         'examples_digest': hashlib.sha256(repr(examples).encode()).hexdigest()[:16],
     }
     metric = language.task.metric

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -105,11 +104,6 @@ def split_predictor(
         return task.decode(examples, features, gather(results, len(features['input_ids'])))
 
     return predict
-
-
-def config_hash(config: schema.Config) -> str:
-    """Return sixteen hex digits that name a configuration."""
-    return hashlib.sha256(schema.dumps(config).encode()).hexdigest()[:16]
 
 
 def check_writable(workdir: Workdir) -> None:
@@ -306,7 +300,10 @@ def evaluate(
       UserError: the workdir is none, or its model does not fit the task.
     """
     trained = TaskEvaluator(workdir, task, data_dir, split, doc_stride)
-    facts: dict[str, Any] = {'step': trained.step, 'config_hash': config_hash(trained.config)}
+    facts: dict[str, Any] = {
+        'step': trained.step,
+        'config_hash': schema.hash_config(trained.config),
+    }
     facts |= {'doc_stride': doc_stride} if doc_stride else {}
 
     # Another task's results do not take the place of its own; what fine-tuning noted of its own

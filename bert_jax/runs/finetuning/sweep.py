@@ -44,7 +44,7 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
     """
     # All points before the first is run: a mistake in the last should not cost a night.
     for runner, point in runs:
-        runner.check(point.config)
+        runner.resolve(point.config)
     Workdir(folder).check_takes_sweep()
     rows, reused = [], 0
     for number, (runner, point) in enumerate(runs, start=1):
