@@ -96,7 +96,7 @@ def export(
         )
     of_ours = format in ('onnx', 'stablehlo')
     if format != 'peft':
-        source = sources.fold(source) if of_ours else sources.plain(source)
+        source = sources.fold(source) if of_ours else sources.make_plain(source)
     model = source.bert._replace(architecture=architecture or source.bert.architecture)
     if format == 'sentence_transformers':
         model = _as_sentence_encoder(model)
@@ -107,7 +107,7 @@ def export(
     encoder = _read_base(model, init_from, base) if format == 'peft' else None
     length, options = read_training_options(init_from) if of_ours else (None, {})
     notes = model_card.read_notes(init_from, output, languages, license)
-    arguments = (encoder, sources.saved_in(init_from), length, options.get('texts'), init_from)
+    arguments = (encoder, sources.list_saved(init_from), length, options.get('texts'), init_from)
     reading, left_out = write(model, source.tokenizer, format, output, *arguments, notes, settings)
     if print_map:
         sources.print_names(reading)
@@ -128,7 +128,7 @@ def _as_sentence_encoder(model: Model) -> Model:
 def _read_base(model: Model, init_from: str, base: str | None) -> Source:
     """Read the encoder of an adapter. UserError where peft lacks the method, or cannot find it."""
     peft_settings.check_method(model.config.tuning)
-    name = base or sources.base_of(init_from)
+    name = base or sources.find_base(init_from)
     if not sources.is_hugging_face(name):
         raise UserError(
             f'{init_from} was tuned on {name}, which peft cannot read: write it with bert-export'

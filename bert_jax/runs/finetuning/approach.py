@@ -28,7 +28,7 @@ from bert_jax.runs.finetuning.encoder_cache import narrowed, text_vectors
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import Batching, TaskData
 from bert_jax.runs.sources.fitting import check_pooler
-from bert_jax.runs.sources.source import Source, plain, read_source
+from bert_jax.runs.sources.source import Source, make_plain, read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import task_heads
 from bert_jax.train.losses.objective import Objective
@@ -237,7 +237,7 @@ class Approach:
     def _load_teacher(self, name: str) -> Source:
         """Read a teacher, once."""
         if name not in self._teachers:
-            teacher = plain(read_source(name))
+            teacher = make_plain(read_source(name))
             if teacher.model.words.reads != 'input_ids':
                 raise UserError(f'embedding.teacher={name} does not read word pieces: take another')
             self._teachers[name] = teacher

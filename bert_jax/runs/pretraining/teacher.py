@@ -20,7 +20,7 @@ from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh import sharding
 from bert_jax.model import heads, partition
 from bert_jax.runs.pretraining.records import Records
-from bert_jax.runs.sources.source import Source, plain, read_source
+from bert_jax.runs.sources.source import Source, make_plain, read_source
 from bert_jax.train.losses.distillation import choose_method
 
 
@@ -54,7 +54,7 @@ class Teacher:
             )
         settings, method = config.distillation, choose_method(config.distillation)
         assert method is not None, 'a run without a teacher'
-        source = plain(read_source(settings.teacher))
+        source = make_plain(read_source(settings.teacher))
         longest = max(phase.seq_len for phase in config.phases)
         check_teacher(settings, source, records[0].tokenizer, longest, method.reads)
         method.check(config.model, source.model)

@@ -44,7 +44,6 @@ from bert_jax.conversion.trained_model import (
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh.sharding import by_path
 from bert_jax.model.heads import Pretraining
-from bert_jax.runs.sources import word_network
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
@@ -110,19 +109,19 @@ class Source(NamedTuple):
         return digest.hexdigest()[:24]
 
 
-def shape_of(name: str) -> ModelConfig:
+def read_shape(name: str) -> ModelConfig:
     """Read the shape of a source's encoder, without its weights."""
     with reading(name), _not_within_itself(name):
         check_regular_files(name)
         if prefix := google.find_prefix(name):
             return google.read_shape(prefix)
         if not epath.Path(name).exists() and hub.is_name(name):
-            return shape_of(hub.fetch(name))
+            return read_shape(hub.fetch(name))
         if peft.is_directory(name):
-            return shape_of(peft.read_base_name(name))
+            return read_shape(peft.read_base_name(name))
         if huggingface.is_directory(name):
             return huggingface.read_shape(name)
-        workdir, _ = at_step(name)
+        workdir, _ = split_step(name)
         workdir.check(_KINDS)
         return workdir.model_config().tuned(TuningConfig())
 
@@ -213,7 +212,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
     elif '://' not in name and epath.Path(name).is_file():
         raise UserError(f'{name} is a file: name its folder; expected {_KINDS}')
     else:
-        workdir, named = at_step(name)
+        workdir, named = split_step(name)
         workdir.check(_KINDS)
         reading, step = _read_workdir(workdir, named, encoder)
         folder = workdir.tokenizer_folder
@@ -276,7 +275,7 @@ def _read_adapter(name: str, folder: epath.Path, print_map: bool) -> Source:
     """Return an adapter of peft on the model that it names; the tokenizer is that model's."""
     named = peft.read_base_name(folder)
     try:
-        base = plain(read_source(named))
+        base = make_plain(read_source(named))
     except UserError as error:
         raise UserError(
             f'{name} is an adapter for {named}: {error}; its new place is base_model_name_or_path'
@@ -287,7 +286,7 @@ def _read_adapter(name: str, folder: epath.Path, print_map: bool) -> Source:
     return Source(reading.model, base.tokenizer, _lasting(name), 0)
 
 
-def base_of(name: str) -> str:
+def find_base(name: str) -> str:
     """Return the encoder that the weights of a tuned run, or of an adapter, belong to, by its name.
 
     UserError where there is none.
@@ -300,7 +299,7 @@ def base_of(name: str) -> str:
         return workdir.data(init_from=str)['init_from']
 
 
-def saved_in(name: str) -> list[str]:
+def list_saved(name: str) -> list[str]:
     """Return the modules that an adapter of peft holds whole; of other sources none."""
     adapter = _adapter_at(name)
     return peft.list_saved(adapter) if adapter else []
@@ -341,7 +340,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     return source.changed(params=params)._replace(made=(*source.made, *lacking))
 
 
-def at_step(name: str) -> tuple[Workdir, int | None]:
+def split_step(name: str) -> tuple[Workdir, int | None]:
     """Return the workdir, and the STEP of DIR/checkpoints/STEP or None."""
     path = epath.Path(name)
     if path.parent.name == 'checkpoints' and path.name.isdecimal():
@@ -366,7 +365,7 @@ def _read_workdir(
     params, step = load_params(workdir, step_named)
     if 'encoder' not in params:
         raise UserError(
-            f'{workdir} holds no encoder: a network of words ({word_network.COMMAND}) is taken by'
+            f'{workdir} holds no encoder: a network of words (bert-pretrain retvec) is taken by'
             ' bert-pretrain --init_from alone'
         )
     if model.tuning.method != 'full':
@@ -423,7 +422,7 @@ def fold(source: Source) -> Source:
     return source.changed(params=params, config=model)
 
 
-def plain(source: Source) -> Source:
+def make_plain(source: Source) -> Source:
     """Return the source in BERT's own weights; UserError where it has adapters."""
     source = fold(source)
     if (method := source.model.tuning.method) != 'full':
@@ -435,8 +434,8 @@ def plain(source: Source) -> Source:
 
 
 def load_plain(name: str, print_map: bool = False) -> Source:
-    """Return `load_source`, in BERT's own weights; UserError as there and in `plain`."""
-    return plain(load_source(name, print_map))
+    """Return `load_source`, in BERT's own weights; UserError as there and in `make_plain`."""
+    return make_plain(load_source(name, print_map))
 
 
 def _say(name: str, reading: Reading, print_map: bool) -> None:

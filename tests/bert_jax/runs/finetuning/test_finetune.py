@@ -311,7 +311,7 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encod
 
     # Further tuning, and other programs' formats, need plain weights.
     whole = source.load_source(str(tmp_path / 'whole'))
-    assert source.plain(whole).model == source.load_source(str(copy)).model
+    assert source.make_plain(whole).model == source.load_source(str(copy)).model
 
     # Without its encoder, or with another in its place, it is refused.
     shutil.move(copy, tmp_path / 'elsewhere')

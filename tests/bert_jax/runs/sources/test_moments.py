@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.mesh import construction
 from bert_jax.model import layout
-from bert_jax.runs.sources import moments
+from bert_jax.runs.sources import fitting
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.pretraining_program import fresh_state
@@ -38,7 +38,7 @@ def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
         optimizer=dataclasses.replace(config.optimizer, clip_norm=None, freeze_embeddings=True),
         runtime=dataclasses.replace(config.runtime, scan_layers=not config.runtime.scan_layers),
     )
-    got = moments.put_into(fresh_state(here, mesh), str(tmp_path / 'run'), 9)
+    got = fitting.put_moments_into(fresh_state(here, mesh), str(tmp_path / 'run'), 9)
     assert int(got.step) == 0 and int(adam_of(got).count) == int(adam_of(there).count)
     for name in ('mu', 'nu'):
         want, mine = (layout.stacked(getattr(adam_of(s), name)) for s in (there, got))
@@ -48,7 +48,7 @@ def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
 def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
     workdir = Workdir(encoder)
     config, tokenizer = workdir.config(), workdir.tokenizer()
-    moments.check(str(encoder), tokenizer, config)
+    fitting.check_moments(str(encoder), tokenizer, config)
     other = dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, algorithm='lamb_albert')
     )
@@ -60,4 +60,4 @@ def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
         (str(encoder), other, 'whose moments are not those of lamb_albert'),
     ):
         with refused(said):
-            moments.check(name, tokenizer, settings)
+            fitting.check_moments(name, tokenizer, settings)
