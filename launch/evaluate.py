@@ -447,7 +447,7 @@ class EvaluateTranslations(_Vectors):
     @functools.cached_property
     def texts(self) -> dict[str, list[str]]:
         """Return the texts of each language."""
-        from bert_jax.runs.crosslingual.parallel import read_parallel
+        from bert_jax.runs.crosslingual.languages import read_parallel
 
         return read_parallel(self.translations, 'translations')
 
