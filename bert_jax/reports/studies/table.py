@@ -22,7 +22,7 @@ from bert_jax.configs.schema import PretrainConfig
 from bert_jax.configs.studies.study import Column, HeldOut
 from bert_jax.costs.flops import count_training_flops
 from bert_jax.reports.studies.runner import Plan
-from bert_jax.runs.finetuning.sweep import aligned
+from bert_jax.runs.finetuning.sweep import align
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -69,7 +69,7 @@ def write_table(plan: Plan, folder: Path) -> str:
     notes = write_notes(cells)
     text, page = [plan.study.title], [f'# {plan.study.title}']
     for heading, rows in make_parts(plan, cells):
-        text += ['', heading, *aligned(rows, left=(0,))]
+        text += ['', heading, *align(rows, left=(0,))]
         page += ['', f'{heading[0].upper()}{heading[1:]}:', '']
         rule = ['---', *['---:'] * (len(rows[0]) - 1)]
         page += [f'| {" | ".join(row)} |' for row in (rows[0], rule, *rows[1:])]

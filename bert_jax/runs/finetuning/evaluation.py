@@ -1,8 +1,8 @@
 """A model over a split of a task: predictions, scores, and the files that hold them.
 
 Owns the way of a split to its predictions, and the results of a fine-tuned workdir:
-predictions/SPLIT/ in the task's official format, and eval/SPLIT.json. How batches are run is
-data_collator.py's.
+predictions/SPLIT/ in the task's official format, and eval/SPLIT.json with what training
+took. How batches are run is data_collator.py's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, trim
 from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
@@ -33,7 +35,7 @@ from bert_jax.runs.finetuning.data_collator import (
     run,
 )
 from bert_jax.runs.sources.source import Source, load_source
-from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir import metrics, word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import task_heads
 
@@ -148,6 +150,64 @@ def record(
 
     # `result` wins over `facts`: what is measured now replaces what was noted before.
     return write_result(workdir, split, facts | result)
+
+
+def describe_training(
+    workdir: Workdir, chance: float, trained_parameters: int, step_memory_bytes: int | None
+) -> dict[str, Any]:
+    """Return what a run that has ended came to, and took (sweep.py has names for its table).
+
+    Args:
+      workdir: its folder.
+      chance: the training loss of a constant answer.
+      trained_parameters: how many weights it has trained.
+      step_memory_bytes: memory of its compiled step; None: unknown.
+    """
+    loss = measure_training_loss(workdir)
+    return {
+        'train_loss': loss,
+        'chance_loss': chance,
+        'failed': loss is None or loss >= LEARNT * chance,
+        'costs': {
+            'trained_parameters': trained_parameters,
+            'checkpoint_bytes': workdir.checkpoint_bytes(),
+            'step_memory_bytes': step_memory_bytes,
+            'step_ms': measure_step_ms(workdir),
+        },
+    }
+
+
+def measure_training_loss(workdir: Workdir) -> float | None:
+    """Return the mean over the log lines of a run that end in the last tenth of it.
+
+    The last line alone may be a single batch. None where all their steps were discarded.
+    """
+    # Late lines are chosen by step: a run that was resumed may have lines of unequal length.
+    lines = _read_train_lines(workdir)
+    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
+    if not late:
+        return None
+
+    # Each line is a mean over its own steps, so it counts by those that were not discarded.
+    weights = [line['steps'] - line['discarded_steps'] for line in late]
+    weighted = [line['loss'] * weight for line, weight in zip(late, weights)]
+    return sum(weighted) / sum(weights)
+
+
+def measure_step_ms(workdir: Workdir) -> float | None:
+    """Return the median time of a step over the log lines of a run, each a mean of its steps.
+
+    Compiling, scoring and saving are left out. None where no line has a time.
+    """
+    times = [line['step_ms'] for line in _read_train_lines(workdir) if 'step_ms' in line]
+    if not times:
+        return None
+    return statistics.median(times)
+
+
+def _read_train_lines(workdir: Workdir) -> list[dict[str, Any]]:
+    lines = metrics.read_metrics(workdir.metrics_file)
+    return [line for line in lines if line['split'] == 'train']
 
 
 def report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir) -> str:

@@ -64,12 +64,12 @@ class FinetuneResult(RunResult):
     @property
     def scores(self) -> dict[str, float]:
         """Return the scores of the run, of a sweep those of the best one."""
-        return numbers(sweep.best_of(self.runs)['metrics']) if self.runs else {}
+        return numbers(sweep.find_best(self.runs)['metrics']) if self.runs else {}
 
     @property
     def folder(self) -> Workdir:
         """Return the folder of the run, of a sweep that of the best one."""
-        name = sweep.best_of(self.runs).get('name') if self.runs else None
+        name = sweep.find_best(self.runs).get('name') if self.runs else None
         return Workdir(os.path.join(self.workdir, 'runs', name) if name else self.workdir)
 
     def show(self) -> int:
@@ -83,7 +83,7 @@ class FinetuneResult(RunResult):
 
     def verdict(self) -> str | None:
         """Say how the score compares with guessing; None where there is none."""
-        best = sweep.best_of(self.runs)
+        best = sweep.find_best(self.runs)
         return notes.verdict(best, notes.guesses(self.folder)) if best['metrics'] else None
 
     def uses(self, folder: str) -> dict[str, str]:
@@ -148,7 +148,7 @@ def finetune(
         else:
             pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)
-            text = sweep.table(rows, loaded.metric)
+            text = sweep.format_table(rows, loaded.metric)
             finished = FinetuneResult(workdir, rows, text)
         logging.info(f'compilations: {dict(ready.compilations) or "none"}')
     return dataclasses.replace(finished, head=loaded.head, columns=_columns(loaded))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +26,6 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, ModelConfig, OptimizerConfig
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
 from bert_jax.input_pipeline.tasks.classification import class_weights
-from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import dropout, layout, partition
 from bert_jax.runs.finetuning import data_collator, evaluation
@@ -35,7 +33,7 @@ from bert_jax.runs.finetuning.approach import Approach, RunSetup, Tagger, Traini
 from bert_jax.runs.finetuning.early_stopping import EarlyStopping, StoppingRule
 from bert_jax.runs.finetuning.machine import Machine, Stopped
 from bert_jax.runs.finetuning.task_data import Batching, TrainingRows
-from bert_jax.runs.workdir import metrics, notes, plots
+from bert_jax.runs.workdir import notes, plots
 from bert_jax.runs.workdir.run_context import RunContext, choose_products
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop, task_heads
@@ -142,7 +140,10 @@ class FineTuner:
             predictions = self._predict(context, job, params)
 
         # The result comes last, and with it the run is done.
-        facts = self._describe_costs(workdir, job) | {'config_hash': schema.hash_config(config)}
+        facts = evaluation.describe_training(
+            workdir, job.chance, job.programs.trained, job.training.costs.memory_bytes
+        )
+        facts |= {'config_hash': schema.hash_config(config)}
         facts |= {'step': steps, 'seconds': time.perf_counter() - started}
         if setup.stopping.keeps_best:
             facts['selected_step'] = selected_step
@@ -336,21 +337,6 @@ class FineTuner:
         context.checkpoints.save(context.state, {'kind': context.kind})
         return joined(params, ended.state.frozen), best_step or steps
 
-    def _describe_costs(self, workdir: Workdir, job: Job) -> dict[str, Any]:
-        """Return what a run that has ended came to, and took (sweep.py has names for its table)."""
-        loss = training_loss(workdir.name)
-        return {
-            'train_loss': loss,
-            'chance_loss': job.chance,
-            'failed': loss is None or loss >= LEARNT * job.chance,
-            'costs': {
-                'trained_parameters': job.programs.trained,
-                'checkpoint_bytes': workdir.checkpoint_bytes(),
-                'step_memory_bytes': job.training.costs.memory_bytes,
-                'step_ms': step_ms(workdir),
-            },
-        }
-
     def _make_programs(self, setup: RunSetup, training: Training) -> Programs:
         """Return the programs of a run, shared by all runs that make the same ones.
 
@@ -477,34 +463,3 @@ def total_steps(examples: int, config: FinetuneConfig) -> int:
             f' epochs={config.epochs:g} make no whole step: lower batch_size or raise epochs'
         )
     return steps
-
-
-def training_loss(folder: str) -> float | None:
-    """Return the mean over the log lines of a run that end in the last tenth of it.
-
-    The last line alone may be a single batch. None where all their steps were discarded.
-    """
-    # Late lines are chosen by step: a run that was resumed may have lines of unequal length.
-    lines = _train_lines(Workdir(folder))
-    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
-    if not late:
-        return None
-
-    # Each line is a mean over its own steps, so it counts by those that were not discarded.
-    weights = [line['steps'] - line['discarded_steps'] for line in late]
-    losses = zip((line['loss'] for line in late), weights)
-    return sum(loss * weight for loss, weight in losses) / sum(weights)
-
-
-def step_ms(workdir: Workdir) -> float | None:
-    """Return the median time of a step over the log lines of a run, each a mean of its steps.
-
-    Compiling, scoring and saving are left out. None where no line has a time.
-    """
-    times = [line['step_ms'] for line in _train_lines(workdir) if 'step_ms' in line]
-    return statistics.median(times) if times else None
-
-
-def _train_lines(workdir: Workdir) -> list[dict[str, Any]]:
-    lines = metrics.read_metrics(workdir.metrics_file)
-    return [line for line in lines if line['split'] == 'train']

@@ -21,7 +21,7 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tasks.base import label_table
 from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.runs.finetuning import evaluation
-from bert_jax.runs.finetuning.sweep import aligned, best_of
+from bert_jax.runs.finetuning.sweep import align, find_best
 from bert_jax.runs.workdir.workdir import Workdir
 
 # What eval/SPLIT.json says.
@@ -98,7 +98,7 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
     # One run stands for a task: the best on dev that has learnt something.
     best = {}
     for task, runs in by_task.items():
-        highest = best_of([run.result for run in runs])
+        highest = find_best([run.result for run in runs])
         chosen = best[task] = next(run for run in runs if run.result is highest)
         metric = highest['metric']
         logging.info(
@@ -130,7 +130,7 @@ def table(runs: dict[str, TaskRun]) -> str:
     # A mean of some of the tasks would look better or worse than it is.
     complete = len(numbers) == sum(map(len, _COLUMNS.values()))
     cells['Average'] = f'{sum(numbers) / len(numbers):.1f}' if complete else '-'
-    return '\n'.join(aligned([list(cells), list(cells.values())]))
+    return '\n'.join(align([list(cells), list(cells.values())]))
 
 
 def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:

@@ -199,7 +199,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
 
     fresh = tuner_of(task_file, encoder)
     assert run_sweep(fresh, points, str(tmp_path / 'sweep')) == rows and not fresh.compilations
-    text = sweep.table(rows, 'accuracy')
+    text = sweep.format_table(rows, 'accuracy')
     assert f'best on dev: {report["best"]}' in text
 
 
@@ -403,7 +403,7 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
     def measured(*lines):
         text = ''.join(json.dumps(line) + '\n' for line in lines)
         (tmp_path / 'metrics.jsonl').write_text(text)
-        return finetuner.training_loss(str(tmp_path))
+        return evaluation.measure_training_loss(Workdir(tmp_path))
 
     early, dev = loss(700, 50, 9.0), {'split': 'dev', 'step': 801, 'accuracy': 0.5}
     lines = (early, loss(750, 50, 0.325), loss(800, 50, 0.3, 40), loss(801, 1, 5.0), dev)
