@@ -96,7 +96,7 @@ def transfer(
         # What cannot be scored is reported before anything is trained for it.
         scored = {name: read_scored_examples(language) for name, language in languages.items()}
         encoder = load_plain(init_from)
-        ready = machine.ready(points[0].config.runtime, encoder.model)
+        ready = machine.prepare_machine(points[0].config.runtime, encoder.model)
         matrix = _Matrix(languages, scored, encoder, points, ready, workdir)
         cells: list[Cell] = []
         text = ''

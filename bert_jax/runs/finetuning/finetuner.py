@@ -298,12 +298,12 @@ class FineTuner:
         part = loop.Part(
             name=context.folder.name,
             costs=job.training.costs,
-            read_by=lambda first, last: job.rows.read_by(first),
+            read_by=lambda first, last: job.rows.describe_step(first),
             programs=setup.batching.lengths,
             save_last=False,
         )
         # What is read at which step is arithmetic, so to resume is to begin at another step.
-        batches = loop.prefetch(job.rows.batches(int(context.state.step)), place)
+        batches = loop.prefetch(job.rows.iterate_batches(int(context.state.step)), place)
         return loop.train_steps(context, job.programs.train_step, batches, held_out, part)
 
     def _conclude(

@@ -22,7 +22,7 @@ from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import before_jax, processes
 from bert_jax.model.blocks.attention_kernels import choose_kernel
-from bert_jax.runs.finetuning.machine import mesh_of
+from bert_jax.runs.finetuning.machine import prepare_mesh
 from bert_jax.runs.pretraining import baselines, dry_run, same_run
 from bert_jax.runs.pretraining.first_weights import FirstWeights
 from bert_jax.runs.pretraining.held_out import make_evaluation
@@ -91,7 +91,7 @@ class PretrainResult(RunResult):
 def make_mesh(config: PretrainConfig, records: list[Records]) -> Mesh:
     """Make the mesh of the run. UserError where settings or records do not fit the devices."""
     # The mesh first, for what follows is checked against it.
-    mesh = mesh_of(config.runtime, config.model)
+    mesh = prepare_mesh(config.runtime, config.model)
 
     # Both raise for what does not go: rows that the devices cannot share, a kernel that they lack.
     check_batches(config.phases, config.runtime.accumulation, mesh)
