@@ -183,7 +183,7 @@ class EvaluateSuite:
         from bert_jax.runs.workdir.results import EvaluateResult
 
         best = glue.find_runs(self.runs)
-        table = glue.table(best)
+        table = glue.format_table(best)
         lines = [table]
         # At once: to make the submission may predict test sets for hours.
         if app.in_command():

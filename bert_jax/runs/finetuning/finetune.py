@@ -25,7 +25,7 @@ from bert_jax.runs.finetuning import evaluation, sweep
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.feature_based import FeatureBased
 from bert_jax.runs.finetuning.finetuner import FineTuner
-from bert_jax.runs.finetuning.machine import prepare_machine
+from bert_jax.runs.finetuning.machine import Machine, prepare_machine
 from bert_jax.runs.finetuning.task_data import TaskData, keep_task, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
@@ -131,9 +131,8 @@ def finetune(
         if isinstance(task, FoundTask):
             task = keep_task(task, folder)
         # Two approaches side by side take any encoder that both can read as it is.
-        on_features = [isinstance(point.config, FeatureConfig) for point in points]
         encoder = source.load_source(init_from, print_map)
-        if not any(on_features):
+        if not any(isinstance(point.config, FeatureConfig) for point in points):
             encoder = source.make_plain(encoder)
         logging.info(
             f'{loaded.name}: encoder of {encoder.where}, step {encoder.step}; the {loaded.head}'
@@ -144,23 +143,34 @@ def finetune(
         identity = task_identity(loaded, task, data_dir)
         data = TaskData(loaded, encoder, identity, str(folder.features))
         machine = prepare_machine(points[0].config.runtime, encoder.model)
-        tuners = {False: FineTuner(Approach(data, machine), machine, profile_steps)}
-        if any(on_features):
-            tuners[True] = FineTuner(FeatureBased(data, machine), machine, profile_steps)
+        pairs = _choose_tuners(points, data, machine, profile_steps)
 
         # One run into the folder itself, or a grid into its runs/.
         if isinstance(runs, FinetuneConfig):
-            result, done_before = tuners[on_features[0]].run(runs, workdir)
+            result, done_before = pairs[0][0].run(runs, workdir)
             of_classes = evaluation.report(loaded, data.split, data.scored, folder)
             text = sweep.describe(result, done_before)
             finished = FinetuneResult(workdir, [result], text, of_classes)
         else:
-            pairs = [(tuners[is_frozen], point) for is_frozen, point in zip(on_features, points)]
             rows = sweep.run_sweep(pairs, workdir)
             text = sweep.format_table(rows, loaded.metric)
             finished = FinetuneResult(workdir, rows, text)
         logging.info(f'compilations: {dict(machine.compilations) or "none"}')
     return dataclasses.replace(finished, head=loaded.head, columns=_write_columns(loaded))
+
+
+def _choose_tuners(
+    points: Sequence[Point[Any]], data: TaskData, machine: Machine, profile_steps: int
+) -> list[tuple[FineTuner, Point[Any]]]:
+    """Return the points, each with what carries it out; runs of one approach share that."""
+    tuners: dict[type[Approach], FineTuner] = {}
+    pairs = []
+    for point in points:
+        approach = FeatureBased if isinstance(point.config, FeatureConfig) else Approach
+        if approach not in tuners:
+            tuners[approach] = FineTuner(approach(data, machine), machine, profile_steps)
+        pairs.append((tuners[approach], point))
+    return pairs
 
 
 def _write_columns(task: Task) -> str:

@@ -347,8 +347,8 @@ class FineTuner:
         optimizer = dataclasses.replace(setup.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
 
         # One token through `read_inputs` shows which arrays the model reads, and of which rank.
-        one = {'input_ids': np.zeros((1, 1), np.int32)}
-        token = self.approach.read_inputs(setup, 'train', one)
+        ids = {'input_ids': np.zeros((1, 1), np.int32)}
+        token = self.approach.read_inputs(setup, 'train', ids)
         shapes = tuple(array.shape for array in token.values())
         key = optimizer, setup.runtime, training.trained, setup.embedding, setup.targets, shapes
         if key not in self._programs:
