@@ -40,7 +40,7 @@ from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import task_heads
 
 
-def fitting_features(
+def make_features(
     task: Task, split: str, examples: Sequence[Example], source: Source, length: int, cache: str
 ) -> Arrays:
     """Return a task's features of some examples, in rows of at most `length` pieces.
@@ -72,7 +72,7 @@ def fitting_features(
     return features
 
 
-def split_predictor(
+def make_split_predictor(
     task: Task, model: Any, mesh: jax.sharding.Mesh, counts: collections.Counter
 ) -> Callable[..., Predictions]:
     """Make what runs a model over splits of a task: features in, predictions out.
@@ -210,7 +210,7 @@ def _read_train_lines(workdir: Workdir) -> list[dict[str, Any]]:
     return [line for line in lines if line['split'] == 'train']
 
 
-def report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir) -> str:
+def write_report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir) -> str:
     """Return the detailed scores of the predictions that a workdir has of a split, as text."""
     file = workdir.predictions(split) / 'predictions.tsv'
     if not file.exists() or not task.labelled(examples):
@@ -237,7 +237,7 @@ def _check_fit(task: Task, data: dict[str, Any], workdir: Workdir) -> None:
         )
 
 
-def in_windows(task: Any, doc_stride: int) -> Any:
+def set_doc_stride(task: Any, doc_stride: int) -> Any:
     """Return the task with windows on long texts that begin so many pieces after each other.
 
     Raises:
@@ -295,18 +295,20 @@ class TaskEvaluator:
         # Another task may be scored (AX by an MNLI model) if its head and labels are the model's
         # own.
         self.own = task_name is None
-        task = load_task(
-            data['task'] if task_name is None else task_name,
-            data['data_dir'] if self.own and data_dir is None else data_dir or '',
-        )
+        if task_name is None:
+            task_name = data['task']
+            if data_dir is None:
+                data_dir = data['data_dir']
+        task = load_task(task_name, data_dir or '')
         _check_fit(task, data, workdir)
         task = task.under(data.get('options', {}) | workdir.chosen())
         if doc_stride:
-            task = in_windows(task, doc_stride)
+            task = set_doc_stride(task, doc_stride)
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split
         self.name = self.split if self.own else f'{task.name}-{self.split}'
-        self.name += f'-doc_stride_{doc_stride}' if doc_stride else ''
+        if doc_stride:
+            self.name += f'-doc_stride_{doc_stride}'
 
         # The same model, with the weights of the newest checkpoint.
         self._source = load_source(folder)
@@ -318,14 +320,14 @@ class TaskEvaluator:
         of_head = task.head, self._source.model, task.num_outputs, config.head_dropout
         model = task_heads.make_model(*of_head, runtime, self._source.bert.sentence)
         self._compilations: collections.Counter = collections.Counter()
-        self._predict = split_predictor(task, model, mesh, self._compilations)
+        self._predict = make_split_predictor(task, model, mesh, self._compilations)
         self._inputs = word_vectors.inputs(self._source.model, self._source.tokenizer)
 
     def predict(self, examples: Sequence[Example], cache: str = '') -> Predictions:
         """Answer examples of the task; `cache`: folder for features that are slow to make."""
         # Rows as those that it was trained on were made.
         length, buckets = self.config.max_seq_length, self.config.length_buckets
-        features = fitting_features(self.task, self.split, examples, self._source, length, cache)
+        features = make_features(self.task, self.split, examples, self._source, length, cache)
         predictions = self._predict(self._params, examples, features, buckets, self._inputs)
         logging.info(f'compilations: {dict(self._compilations)}')
         return predictions
@@ -374,7 +376,7 @@ def evaluate(
         if facts.items() <= earlier.items():
             facts = earlier | facts
     result = trained.record(trained.name, facts)
-    text = report(trained.task, trained.name, trained.examples, trained.workdir)
+    text = write_report(trained.task, trained.name, trained.examples, trained.workdir)
     if show and text:
         show(text)
     return result

@@ -148,7 +148,7 @@ def finetune(
         # One run into the folder itself, or a grid into its runs/.
         if isinstance(runs, FinetuneConfig):
             result, done_before = pairs[0][0].run(runs, workdir)
-            of_classes = evaluation.report(loaded, data.split, data.scored, folder)
+            of_classes = evaluation.write_report(loaded, data.split, data.scored, folder)
             text = sweep.describe(result, done_before)
             finished = FinetuneResult(workdir, [result], text, of_classes)
         else:

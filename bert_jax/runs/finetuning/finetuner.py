@@ -399,7 +399,7 @@ class FineTuner:
         return Programs(
             jit(init, name='init', out_shardings=shardings),
             jit(step, name='train', donate_argnums=0, out_shardings=(shardings, None)),
-            evaluation.split_predictor(self.data.task, model, mesh, self.compilations),
+            evaluation.make_split_predictor(self.data.task, model, mesh, self.compilations),
             parameter_count(state.params, source),
         )
 

@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.tasks.batching import (
 )
 from bert_jax.input_pipeline.tasks.found import FoundTask
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
-from bert_jax.runs.finetuning.evaluation import fitting_features
+from bert_jax.runs.finetuning.evaluation import make_features
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -149,12 +149,12 @@ class TaskData:
     def features(self, length: int) -> tuple[Arrays, Arrays]:
         """Return (training, scored) features of at most `length` pieces, made once a length."""
         if length not in self._features:
-            train = self._make_features('train', self.train, length)
-            self._features[length] = train, self._make_features(self.split, self.scored, length)
+            train = self._make_split('train', self.train, length)
+            self._features[length] = train, self._make_split(self.split, self.scored, length)
         return self._features[length]
 
-    def _make_features(self, split: str, examples: list[Any], length: int) -> Arrays:
-        features = fitting_features(self.task, split, examples, self.source, length, self.cache)
+    def _make_split(self, split: str, examples: list[Any], length: int) -> Arrays:
+        features = make_features(self.task, split, examples, self.source, length, self.cache)
         rows, *shape = features['input_ids'].shape
         logging.info(
             f'{self.task.name} {split}: {len(examples)} examples, {rows} rows of'

@@ -113,7 +113,8 @@ def read_shape(name: str) -> ModelConfig:
     """Read the shape of a source's encoder, without its weights."""
     with reading(name), _not_within_itself(name):
         check_regular_files(name)
-        if prefix := google.find_prefix(name):
+        prefix = google.find_prefix(name)
+        if prefix:
             return google.read_shape(prefix)
         if not epath.Path(name).exists() and hub.is_name(name):
             return read_shape(hub.fetch(name))
@@ -149,7 +150,7 @@ def _not_within_itself(name: str) -> Iterator[None]:
 
     An adapter, and a tuned run, name the encoder that they belong to.
     """
-    path, above = _lasting(name), _BEING_READ.get()
+    path, above = _make_absolute(name), _BEING_READ.get()
     if path in above:
         raise UserError(f'{name} names itself as the encoder that it belongs to')
     token = _BEING_READ.set((*above, path))
@@ -184,7 +185,7 @@ def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
             )
 
     # The first says where the encoder is, and that it still is the one.
-    encoder, sources = _encoder_of(Workdir(wheres[0])), []
+    encoder, sources = _read_encoder(Workdir(wheres[0])), []
     for name in wheres:
         with reading(name):
             sources.append(_read_source(name, False, encoder))
@@ -218,7 +219,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
         folder = workdir.tokenizer_folder
 
     # What was read is logged before the tokenizer is checked: it helps with that mistake.
-    _say(name, reading, print_map)
+    _log_found(name, reading, print_map)
 
     # Another size means another vocabulary: ids would point at the wrong rows, or beyond the table.
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
@@ -250,7 +251,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
         model = model._replace(params=params)
     if workdir:
         _check_whole(workdir, model)
-    return Source(model, tokenizer, _lasting(name), step)
+    return Source(model, tokenizer, _make_absolute(name), step)
 
 
 def _check_whole(workdir: Workdir, model: Model) -> None:
@@ -265,10 +266,11 @@ def _check_whole(workdir: Workdir, model: Model) -> None:
     check_arrays(model, str(workdir), os.fspath(settings))
 
 
-def _lasting(name: str) -> str:
+def _make_absolute(name: str) -> str:
     """Return the same as an absolute path, for commands that run elsewhere later."""
-    is_local = '://' not in name and epath.Path(name).exists()
-    return os.path.abspath(name) if is_local else name
+    if '://' not in name and epath.Path(name).exists():
+        return os.path.abspath(name)
+    return name
 
 
 def _read_adapter(name: str, folder: epath.Path, print_map: bool) -> Source:
@@ -282,8 +284,8 @@ def _read_adapter(name: str, folder: epath.Path, print_map: bool) -> Source:
             f' in {folder / "adapter_config.json"}'
         ) from error
     reading = peft.read(folder, base.bert)
-    _say(name, reading, print_map)
-    return Source(reading.model, base.tokenizer, _lasting(name), 0)
+    _log_found(name, reading, print_map)
+    return Source(reading.model, base.tokenizer, _make_absolute(name), 0)
 
 
 def find_base(name: str) -> str:
@@ -292,7 +294,8 @@ def find_base(name: str) -> str:
     UserError where there is none.
     """
     with reading(name):
-        if adapter := _adapter_at(name):
+        adapter = _find_adapter(name)
+        if adapter is not None:
             return peft.read_base_name(adapter)
         workdir = Workdir(name)
         workdir.check('a workdir that bert-finetune has tuned, or an adapter of peft')
@@ -301,14 +304,17 @@ def find_base(name: str) -> str:
 
 def list_saved(name: str) -> list[str]:
     """Return the modules that an adapter of peft holds whole; of other sources none."""
-    adapter = _adapter_at(name)
-    return peft.list_saved(adapter) if adapter else []
+    adapter = _find_adapter(name)
+    if adapter is None:
+        return []
+    return peft.list_saved(adapter)
 
 
-def _adapter_at(name: str) -> str | None:
+def _find_adapter(name: str) -> str | None:
     """Return the folder of the adapter of peft that is there, or on the Hub, if any."""
-    folder = name if epath.Path(name).exists() or not hub.is_name(name) else hub.fetch(name)
-    return folder if peft.is_directory(folder) else None
+    if hub.is_name(name) and not epath.Path(name).exists():
+        name = hub.fetch(name)
+    return name if peft.is_directory(name) else None
 
 
 def is_hugging_face(name: str) -> bool:
@@ -369,7 +375,7 @@ def _read_workdir(
             ' bert-pretrain --init_from alone'
         )
     if model.tuning.method != 'full':
-        base = (encoder or _encoder_of(workdir)).params['encoder']
+        base = (encoder or _read_encoder(workdir)).params['encoder']
         params, model = assemble_tuned(base, params, model, workdir.name)
     if isinstance(config, PretrainConfig):
         bert = Model(model, params, pretraining_head(model).class_in(model.family))
@@ -390,7 +396,7 @@ def _read_workdir(
     return Reading(bert, {name: name for name in by_path(params)}, (), ()), step
 
 
-def _encoder_of(workdir: Workdir) -> Source:
+def _read_encoder(workdir: Workdir) -> Source:
     """Return what a tuned run was tuned on, which its workdir does not hold.
 
     UserError where that is gone, or has other weights now.
@@ -425,7 +431,8 @@ def fold(source: Source) -> Source:
 def make_plain(source: Source) -> Source:
     """Return the source in BERT's own weights; UserError where it has adapters."""
     source = fold(source)
-    if (method := source.model.tuning.method) != 'full':
+    method = source.model.tuning.method
+    if method != 'full':
         raise UserError(
             f'{source.where} has adapters ({method}), which are no weights of BERT:'
             ' this takes a model without, or with lora, ia3, spafit or bitfit, which fold into them'
@@ -438,8 +445,8 @@ def load_plain(name: str, print_map: bool = False) -> Source:
     return make_plain(load_source(name, print_map))
 
 
-def _say(name: str, reading: Reading, print_map: bool) -> None:
-    """Return what was found, in the log and, with print_map, name by name on stdout."""
+def _log_found(name: str, reading: Reading, print_map: bool) -> None:
+    """Log what was found; with print_map print it name by name."""
     model, heads = reading.model, [part for part in reading.model.parts if part != 'pooler']
     logging.info(
         f'{name}: {model.architecture}, {len(reading.names)} arrays read; heads:'
