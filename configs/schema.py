@@ -10,6 +10,7 @@ among the rest, is configs/section.py's.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -541,6 +542,11 @@ def dumps(config: Config) -> str:
     """Return a configuration as the text of a workdir's config.json, which `loads` reads."""
     kind = next(k for k, cls in _KINDS.items() if type(config) is cls)
     return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
+
+
+def hash_config(config: Config) -> str:
+    """Return sixteen hex digits that name a configuration."""
+    return hashlib.sha256(dumps(config).encode()).hexdigest()[:16]
 
 
 def loads(text: str | bytes, path: str = 'config.json') -> Config:

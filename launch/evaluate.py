@@ -183,7 +183,7 @@ class EvaluateSuite:
         from bert_jax.runs.workdir.results import EvaluateResult
 
         best = glue.find_runs(self.runs)
-        table = glue.table(best)
+        table = glue.format_table(best)
         lines = [table]
         # At once: to make the submission may predict test sets for hours.
         if app.in_command():
@@ -447,7 +447,7 @@ class EvaluateTranslations(_Vectors):
     @functools.cached_property
     def texts(self) -> dict[str, list[str]]:
         """Return the texts of each language."""
-        from bert_jax.runs.crosslingual.parallel import read_parallel
+        from bert_jax.runs.crosslingual.languages import read_parallel
 
         return read_parallel(self.translations, 'translations')
 

@@ -209,7 +209,7 @@ def _fit_length(recipe: FinetuneConfig, init_from: str, is_printed: bool) -> Fin
     # What is only printed downloads nothing, and needs no source that is there.
     if is_printed and not epath.Path(init_from).exists():
         return recipe
-    limit = source.shape_of(init_from).max_position
+    limit = source.read_shape(init_from).max_position
     if recipe.max_seq_length <= limit:
         return recipe
     logging.info(

@@ -176,9 +176,9 @@ class Pretrain(CommonFlags):
         begun = read_begun_settings(workdir, config.phases if is_preset else ())
         changes += begun
         if self.init_from:
-            from bert_jax.runs.sources.fitting import shape_settings
+            from bert_jax.runs.sources.fitting import list_shape_settings
 
-            changes += shape_settings(str(self.init_from), data, workdir, self.init_by)
+            changes += list_shape_settings(str(self.init_from), data, workdir, self.init_by)
         changes += self.settings_of_flags(config, named)
         made = apply_settings(config, [*changes, *named], is_preset)
         made = self._spend_tokens(made)

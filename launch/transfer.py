@@ -60,11 +60,11 @@ class Transfer(TrainingFlags):
         before_jax.set_up(self.deterministic)
         from bert_jax.configs.overrides import make_grid
         from bert_jax.configs.presets.finetune import apply_changes, choose_recipe
-        from bert_jax.runs.crosslingual.languages import languages_of, rows_of
+        from bert_jax.runs.crosslingual.languages import list_rows, load_languages
 
         # Tasks and settings first: most mistakes are in them, and to find them needs no jax.
-        languages = languages_of(self.task, self.data_dir, self.split)
-        rows = rows_of(self.train, languages)
+        languages = load_languages(self.task, self.data_dir, self.split)
+        rows = list_rows(self.train, languages)
         task, seeds = languages[rows[0][0]].task, ','.join(map(str, self.seeds))
         if not seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f'--seeds={seeds}: name one or more, each once')

@@ -38,7 +38,7 @@ class FindTranslations(TrainedModel):
     def __call__(self) -> None:
         """Print the table."""
         # Before the model is read: most mistakes are in the files.
-        from bert_jax.runs.crosslingual.parallel import read_parallel
+        from bert_jax.runs.crosslingual.languages import read_parallel
 
         texts = read_parallel(self.input)
         app.check_output('output', self.output)

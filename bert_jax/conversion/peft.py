@@ -25,7 +25,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse_object, read_object
 from bert_jax.configs.model.model_config import FAMILIES
-from bert_jax.configs.model.tuning import TuningConfig
+from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.conversion import huggingface, trained_model
 from bert_jax.conversion.parameters import Layout, Tensors, join_names
 from bert_jax.conversion.peft_settings import (

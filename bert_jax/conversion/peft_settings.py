@@ -16,7 +16,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import ArrayName, Piece
-from bert_jax.configs.model.tuning import MATRICES, TuningConfig
+from bert_jax.configs.model.tuning_config import MATRICES, TuningConfig
 from bert_jax.conversion import huggingface
 from bert_jax.conversion.parameters import NameOf
 from bert_jax.conversion.trained_model import Model

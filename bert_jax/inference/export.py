@@ -124,7 +124,7 @@ def export(
         )
     of_ours = format in ('onnx', 'stablehlo')
     if format != 'peft':
-        source = sources.fold(source) if of_ours else sources.plain(source)
+        source = sources.fold(source) if of_ours else sources.make_plain(source)
     model = source.bert
     if options.architecture:
         model = model._replace(architecture=options.architecture)
@@ -142,7 +142,7 @@ def export(
         length, trained_with = read_training_options(init_from)
         program = program._replace(max_length=length, texts=trained_with.get('texts'))
     notes = model_card.read_notes(init_from, output, options.languages, options.license)
-    extras = Extras(base, sources.saved_in(init_from), init_from, notes, program)
+    extras = Extras(base, sources.list_saved(init_from), init_from, notes, program)
     reading, left_out = write(model, source.tokenizer, format, output, extras)
     if options.print_map:
         sources.print_names(reading)
@@ -163,7 +163,7 @@ def _as_sentence_encoder(model: Model) -> Model:
 def _read_base(model: Model, init_from: str, base: str | None) -> Source:
     """Read the encoder of an adapter. UserError where peft lacks the method, or cannot find it."""
     peft_settings.check_method(model.config.tuning)
-    name = base or sources.base_of(init_from)
+    name = base or sources.find_base(init_from)
     if not sources.is_hugging_face(name):
         raise UserError(
             f'{init_from} was tuned on {name}, which peft cannot read: write it with bert-export'

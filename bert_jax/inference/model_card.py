@@ -138,7 +138,7 @@ def read_notes(
       license: its licence, as the Hub calls it.
     """
     notes = Notes(epath.Path(output).name, languages=tuple(languages), license=license)
-    workdir, _ = sources.at_step(init_from)
+    workdir, _ = sources.split_step(init_from)
     if not workdir.config_file.exists() or huggingface.is_directory(init_from):
         return notes._replace(base=_find_hub_name(init_from))
     config, trained = workdir.config(), []

@@ -36,7 +36,7 @@ from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.model.blocks.matmul import choose_inference_dtype
 from bert_jax.runs.finetuning.data_collator import Result, gather
-from bert_jax.runs.sources.source import Source, at_step, read_source, read_tuned
+from bert_jax.runs.sources.source import Source, read_source, read_tuned, split_step
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.loop import iterate_ahead
 from bert_jax.train.task_heads import CLASSES
@@ -104,7 +104,7 @@ def make_pipeline(
 
 def read_training_options(init_from: str) -> tuple[int | None, dict[str, Any]]:
     """Return (longest row, options) that a workdir was fine-tuned with; (None, {}) elsewhere."""
-    workdir, _ = at_step(init_from)
+    workdir, _ = split_step(init_from)
     # A Hugging Face directory has a config.json too, and is none.
     if workdir.config_file.exists() and not huggingface.is_directory(init_from):
         config = workdir.config()

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError, suggest
 from bert_jax.configs.files.store import write_note
+from bert_jax.configs.schema import hash_config
 from bert_jax.input_pipeline.tasks.base import Example, Task
 from bert_jax.input_pipeline.text.typos import KINDS, Typos, is_word
-from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
+from bert_jax.runs.finetuning.evaluation import TaskEvaluator
 from bert_jax.runs.workdir import plots
 
 ALL = 'typos'  # the kinds of all
@@ -34,7 +35,9 @@ class Noise(NamedTuple):
     @property
     def name(self) -> str:
         """Return the kinds as the specification has them."""
-        return ALL if set(self.kinds) == set(KINDS) else '+'.join(self.kinds)
+        if set(self.kinds) == set(KINDS):
+            return ALL
+        return '+'.join(self.kinds)
 
 
 def parse(text: str) -> Noise:
@@ -46,13 +49,15 @@ def parse(text: str) -> Noise:
     kinds_text, colon, shares_text = text.partition(':')
     if not colon or not shares_text:
         raise UserError(f'--noise={text}: expected kinds and shares, as in --noise=typos:0.05,0.1')
-    kinds = tuple(KINDS) if kinds_text == ALL else tuple(dict.fromkeys(kinds_text.split('+')))
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise UserError(
-            f'--noise={text}: no kind of typo is called {unknown[0]!r}; there are'
-            f' {", ".join(KINDS)}, and {ALL} for all of them'
-            f'{suggest(unknown[0], [*KINDS, ALL])}'
-        )
+    kinds = tuple(dict.fromkeys(kinds_text.split('+')))
+    if kinds_text == ALL:
+        kinds = tuple(KINDS)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(
+                f'--noise={text}: no kind of typo is called {kind!r}; there are {", ".join(KINDS)},'
+                f' and {ALL} for all of them{suggest(kind, [*KINDS, ALL])}'
+            )
     shares = []
     for word in shares_text.split(','):
         try:
@@ -67,27 +72,26 @@ def parse(text: str) -> Noise:
     return Noise(kinds, tuple(sorted(set(shares))))
 
 
-def with_typos(
-    task: Task, examples: Sequence[Example], typos: Typos
-) -> tuple[list[Example], float]:
+def add_typos(task: Task, examples: Sequence[Example], typos: Typos) -> tuple[list[Example], float]:
     """Return the examples with typos in their texts, and the share of all words that has one.
 
     Which words those are depends on the seed, an example's id and the word's place alone.
     """
-    texts: list[tuple[str, str]] = []  # before and after
+    changed: list[bool] = []
 
-    def noisy(example: Example) -> Example:
+    def add_to(example: Example) -> Example:
         numbers = itertools.count()
 
         def respell(text: str) -> str:
-            texts.append((text, typos.text(text, example.id, next(numbers))))
-            return texts[-1][1]
+            noisy = typos.text(text, example.id, next(numbers))
+            for before, after in zip(text.split(), noisy.split(), strict=True):
+                if is_word(before):
+                    changed.append(before != after)
+            return noisy
 
         return task.respelled(example, respell)
 
-    made = [noisy(example) for example in examples]
-    pairs = [zip(before.split(), after.split(), strict=True) for before, after in texts]
-    changed = [a != b for a, b in itertools.chain(*pairs) if is_word(a)]
+    made = [add_to(example) for example in examples]
     return made, sum(changed) / max(len(changed), 1)
 
 
@@ -125,7 +129,7 @@ def measure(
     # Without any typo first, with which the others are compared.
     rows = []
     for share in sorted({0.0, *noise.shares}):
-        noisy, changed = with_typos(task, examples, Typos(share, seed, noise.kinds))
+        noisy, changed = add_typos(task, examples, Typos(share, seed, noise.kinds))
         scores = task.score(examples, trained.predict(noisy))
         rows.append({'share': share, 'changed': changed, 'metrics': scores})
     result = {
@@ -136,18 +140,18 @@ def measure(
         'seed': seed,
         'examples': len(examples),
         'step': trained.step,
-        'config_hash': config_hash(trained.config),
+        'config_hash': hash_config(trained.config),
         'rows': rows,
     }
 
     # The file last: with it all of it is there.
     file = trained.workdir.noise / f'{trained.name}-{noise.name}.json'
-    plots.save(file.with_suffix('.png'), _picture(result))
+    plots.save(file.with_suffix('.png'), _draw(result))
     write_note(file, result, 2)
-    return f'{table(result)}\n{file}'
+    return f'{format_table(result)}\n{file}'
 
 
-def table(result: dict[str, Any]) -> str:
+def format_table(result: dict[str, Any]) -> str:
     """Write the rows of a result as text, with how much the metric differs from the first."""
     metric, rows = result['metric'], result['rows']
     names = [metric, *(name for name in rows[0]['metrics'] if name != metric)]
@@ -165,7 +169,7 @@ def table(result: dict[str, Any]) -> str:
     return '\n'.join(lines)
 
 
-def _picture(result: dict[str, Any]) -> plots.Chart:
+def _draw(result: dict[str, Any]) -> plots.Chart:
     """Draw the task's metric over the share of words that have a typo."""
     metric = result['metric']
     points = [(100 * row['changed'], row['metrics'][metric]) for row in result['rows']]

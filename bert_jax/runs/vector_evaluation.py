@@ -12,6 +12,7 @@ input_pipeline/tasks/beir.py and similarity.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,15 +58,15 @@ def evaluate_retrieval(
     given = beir.read_retrieval_set(folder, split)
     # In the order of ties, so that the lower index is the right one.
     ids = beir.order_of_ties(given.documents, beir.is_graded(given.grades))
-    documents = _embedded(embedder, [given.documents[name] for name in ids], 'document', compare)
-    queries = _embedded(embedder, list(given.queries.values()), 'query', compare)
+    documents = _embed_once(embedder, [given.documents[name] for name in ids], 'document', compare)
+    queries = _embed_once(embedder, list(given.queries.values()), 'query', compare)
     _, indices_QK = nearest(queries, documents, beir.DEPTH)
     rankings = {
         query: [ids[index] for index in indices_K]
         for query, indices_K in zip(given.queries, indices_QK)
     }
-    report = _of_rankings(rankings, given, folder, split, draws, seed)
-    return report | {'similarity': compare}
+    report = {'task': 'retrieval', 'data': folder, 'split': split}
+    return report | _score_rankings(rankings, given, draws, seed) | {'similarity': compare}
 
 
 def evaluate_run(
@@ -87,8 +88,8 @@ def evaluate_run(
         if of_run.isdisjoint(here):
             raise UserError(f'{path}: none of its {what} is in {folder}: name a ranking of these')
     rankings = {query: beir.ranked(scores, graded) for query, scores in run.items()}
-    report = _of_rankings(rankings, given, folder, split, draws, seed)
-    return report | {'predictions': path}
+    report = {'task': 'retrieval', 'data': folder, 'split': split}
+    return report | _score_rankings(rankings, given, draws, seed) | {'predictions': path}
 
 
 def evaluate_similarity(
@@ -120,7 +121,13 @@ def evaluate_similarity(
       UserError: the file is not as expected, or a score is outside `span`.
     """
     given = similarity.read_scored(path, columns, header, span)
-    return _of_pairs(embedder, path, given, 'spearman', compare, draws, seed)
+    alike = _compare_pairs(embedder, given, compare)
+
+    def score(chosen: Any) -> dict[str, float]:
+        return similarity.correlations(given.numbers[chosen], alike[chosen])
+
+    report = {'task': 'sts', 'data': path, 'similarity': compare, 'metric': 'spearman'}
+    return report | _score_drawn(score, len(alike), draws, seed)
 
 
 def evaluate_pairs(
@@ -138,7 +145,13 @@ def evaluate_pairs(
     with a column 'label' of 0 and 1.
     """
     given = similarity.read_labelled(path, columns, header)
-    return _of_pairs(embedder, path, given, 'ap', compare, draws, seed)
+    alike = _compare_pairs(embedder, given, compare)
+
+    def score(chosen: Any) -> dict[str, float]:
+        return similarity.matches(given.numbers[chosen], alike[chosen])
+
+    report = {'task': 'pairs', 'data': path, 'similarity': compare, 'metric': 'ap'}
+    return report | _score_drawn(score, len(alike), draws, seed)
 
 
 def evaluate_translations(
@@ -160,73 +173,53 @@ def evaluate_translations(
       draws: of the bootstrap over texts; 0 gives no intervals.
       seed: of the draws.
     """
-    vectors = {name: _embedded(embedder, of, None, compare) for name, of in texts.items()}
-    values = {
-        f'{name} -> {other}': similarity.translated(
-            texts[other], nearest(vectors[name], vectors[other], 1)[1][:, 0]
-        )
-        for name in texts
-        for other in texts
-        if name != other
-    }
+    vectors = {name: _embed_once(embedder, of, None, compare) for name, of in texts.items()}
+    values = {}
+    for name, other in itertools.permutations(texts, 2):
+        _, indices_N1 = nearest(vectors[name], vectors[other], 1)
+        values[f'{name} -> {other}'] = similarity.translated(texts[other], indices_N1[:, 0])
     values['mean'] = np.mean(list(values.values()), axis=0)
     report = {'task': 'translations', 'data': list(texts), 'similarity': compare}
-    return report | _means('mean', values, draws, seed) | {'examples': len(values['mean'])}
+    return report | _score_means('mean', values, draws, seed)
 
 
-def _of_rankings(
-    rankings: Mapping[str, Sequence[str]],
-    given: beir.RetrievalSet,
-    folder: str,
-    split: str,
-    draws: int,
-    seed: int,
+def _score_rankings(
+    rankings: Mapping[str, Sequence[str]], given: beir.RetrievalSet, draws: int, seed: int
 ) -> Report:
-    """Return the report on rankings."""
+    """Return the scores of rankings."""
     values = beir.scores(rankings, given.grades)
-    report = {'task': 'retrieval', 'data': folder, 'split': split}
-    counts = {'examples': len(given.queries), 'documents': len(given.documents)}
-    return report | _means('ndcg@10', values, draws, seed) | counts
+    report = _score_means('ndcg@10', values, draws, seed)
+    return report | {'examples': len(given.queries), 'documents': len(given.documents)}
 
 
-def _of_pairs(
-    embedder: Embedder,
-    path: str,
-    given: similarity.Pairs,
-    metric: str,
-    compare: Similarity,
-    draws: int,
-    seed: int,
-) -> Report:
-    """Return the report on pairs: correlations, or matches."""
-    score = similarity.correlations if metric == 'spearman' else similarity.matches
-    task = 'sts' if metric == 'spearman' else 'pairs'
-    vectors = _embedded(embedder, [*given.a, *given.b], None, compare)
-    alike = (vectors[: len(given.a)] * vectors[len(given.a) :]).sum(axis=-1)
-    drawn = lambda chosen: score(given.numbers[chosen], alike[chosen])
-    return {
-        'task': task,
-        'data': path,
-        'similarity': compare,
-        'metric': metric,
-        'metrics': score(given.numbers, alike),
-        'intervals': bootstrap(drawn, len(alike), draws, seed),
-        'examples': len(alike),
-    }
+def _compare_pairs(embedder: Embedder, given: similarity.Pairs, compare: Similarity) -> np.ndarray:
+    """Return how alike the two texts of each pair are, [N]."""
+    vectors = _embed_once(embedder, [*given.a, *given.b], None, compare)
+    return (vectors[: len(given.a)] * vectors[len(given.a) :]).sum(axis=-1)
 
 
-def _means(metric: str, values: Mapping[str, np.ndarray], draws: int, seed: int) -> Report:
+def _score_means(metric: str, values: Mapping[str, np.ndarray], draws: int, seed: int) -> Report:
     """Return the means of scores that each example has, and their intervals."""
     names, table_NM = list(values), np.stack(list(values.values()), axis=1).astype(np.float64)
-    mean = lambda rows_NM: dict(zip(names, map(float, rows_NM.mean(axis=0))))
+
+    def average(chosen: Any) -> dict[str, float]:
+        return dict(zip(names, map(float, table_NM[chosen].mean(axis=0))))
+
+    return {'metric': metric} | _score_drawn(average, len(table_NM), draws, seed)
+
+
+def _score_drawn(
+    score: Callable[[Any], dict[str, float]], examples: int, draws: int, seed: int
+) -> Report:
+    """Return the scores of all examples, and their intervals; `score` takes the chosen ones."""
     return {
-        'metric': metric,
-        'metrics': mean(table_NM),
-        'intervals': bootstrap(lambda chosen: mean(table_NM[chosen]), len(table_NM), draws, seed),
+        'metrics': score(slice(None)),
+        'intervals': bootstrap(score, examples, draws, seed),
+        'examples': examples,
     }
 
 
-def _embedded(
+def _embed_once(
     embedder: Embedder, texts: Sequence[str], prompt: str | None, compare: Similarity
 ) -> np.ndarray:
     """Return the vectors of texts, whose products are similarities; equal texts are asked once."""

@@ -58,7 +58,7 @@ class Text(NamedTuple):
     language_repeats: Sequence[str]
     options: TextOptions
 
-    def counted(
+    def count_words(
         self,
         table_of: Callable[[Iterable[str]], WordTable],
         lines_of: Callable[[list[str], list[str], bool], Iterable[str]] = lambda lines, *_: lines,
@@ -78,7 +78,9 @@ class Text(NamedTuple):
             # In the order of languages, whose units are neighbours.
             for language, group in itertools.groupby(units, lambda unit: unit.language):
                 members, report = list(group), Report()
-                tables[language] = table_of(self._lines(members, report, progress, begun, lines_of))
+                tables[language] = table_of(
+                    self._iterate_lines(members, report, progress, begun, lines_of)
+                )
                 sizes[language] = report.bytes
                 begun += sum(unit.bytes for unit in members)
                 read.merge(report)
@@ -97,7 +99,7 @@ class Text(NamedTuple):
         repeats = mixture(sizes, self.language_exponent, self.language_repeats)
         return tables, repeats, read
 
-    def _lines(
+    def _iterate_lines(
         self,
         units: Sequence[AnyUnit],
         read: Report,
@@ -118,7 +120,7 @@ def inputs_of(options: Mapping[str, Any], text: Text | None) -> dict[str, Any]:
     if options.get('extend'):
         inputs['extend'] = Tokenizer.load(options['extend']).fingerprint
     if options.get('words'):
-        inputs['words'] = _lines_of(options['words'])
+        inputs['words'] = _read_words(options['words'])
     if text is None:
         return inputs
     units = job_plan.units_of('input', text.patterns, text.options, Report())
@@ -145,21 +147,25 @@ def train(
     Raises:
       UserError: a language is named whose words such a casing changes.
     """
-    languages = [language] if language else [*filter(None, split_inputs('input', text.patterns))]
+    if language:
+        languages = [language]
+    else:
+        languages = [name for name in split_inputs('input', text.patterns) if name]
     refuse_other_case(options, languages)
     how_cased = list[str]()
     if languages and options.lower_case is None and trainer_of(options).has_casing:
         named = vocabulary.name_casing(languages)
         options, how_cased = named.applied(options), [str(named)]
-    tables, repeats, read = text.counted(
+    tables, repeats, read = text.count_words(
         lambda lines: vocabulary.count_words(lines, options), trainer_of(options).lines
     )
-    tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
+    tokenizer, report = vocabulary.train_on(_mix(tables, repeats), options)
     tokenizer.save(output)
-    lines = [*_read_lines(repeats, read, report.warnings), *how_cased, *report.notes]
+    lines = [*_describe_text(repeats, read, report.warnings), *how_cased, *report.notes]
 
     # Of each language how well it fared, by itself.
-    for language, table in tables.items() if repeats else ():
+    by_language = tables if repeats else {}
+    for language, table in by_language.items():
         fit = vocabulary.measure(tokenizer, table.counts, table.words, [])
         lines.append(
             f'{language}: {fit.words} words, counted {repeats[language]:.2f} times:'
@@ -194,10 +200,10 @@ def extend(
     """
     tokenizer, lines, fit = Tokenizer.load(directory), list[str](), ''
     if words:
-        listed = extension.normalize(tokenizer, _lines_of(words), words)
+        listed = extension.normalize(tokenizer, _read_words(words), words)
         extended = extension.extend(tokenizer, listed)
     elif text:
-        extended, lines, fit = _worthwhile(tokenizer, text, new_words, min_frequency)
+        extended, lines, fit = _add_worthwhile(tokenizer, text, new_words, min_frequency)
     else:
         extended, markers = extension.mark(tokenizer, markers), ()
     if markers:
@@ -215,31 +221,31 @@ def extend(
     return [*lines, f'{output}: {extended}{fit}']
 
 
-def _worthwhile(
+def _add_worthwhile(
     tokenizer: Tokenizer, text: Text, new_words: int, min_frequency: int
 ) -> tuple[extension.Extended, list[str], str]:
     """Add the words of the text that save most pieces; return lines about the text, and the fit."""
     # Counted as the tokenizer sees them, casing and all: its own words are compared.
     split = tokenizer.normalizer.split
-    tables, repeats, read = text.counted(lambda lines: WordTable(split).count(lines))
-    table = _mixed(tables, repeats)
+    tables, repeats, read = text.count_words(lambda lines: WordTable(split).count(lines))
+    table = _mix(tables, repeats)
 
     # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
     chosen = extension.worthwhile(tokenizer, table.counts, new_words, min_frequency)
     extended = extension.extend(tokenizer, chosen)
-    few = [f'only {len(chosen)} words of the text would save a piece']
-    lines = _read_lines(repeats, read, few if len(chosen) < new_words else [])
+    warnings = []
+    if len(chosen) < new_words:
+        warnings.append(f'only {len(chosen)} words of the text would save a piece')
+    lines = _describe_text(repeats, read, warnings)
 
     # How many pieces a word takes, on the same text: what the new words are for.
-    before, after = (
-        vocabulary.measure(t, table.counts, table.words, [])
-        for t in (tokenizer, extended.tokenizer)
-    )
+    before = vocabulary.measure(tokenizer, table.counts, table.words, [])
+    after = vocabulary.measure(extended.tokenizer, table.counts, table.words, [])
     fit = f'; {before.fertility:.3f} pieces a word before, {after.fertility:.3f} after'
     return extended, lines, fit
 
 
-def _lines_of(words: str) -> list[str]:
+def _read_words(words: str) -> list[str]:
     """Read the lines of --words."""
     with reading(f'--words={words}'):
         raw = epath.Path(words).read_bytes()
@@ -254,17 +260,17 @@ def _lines_of(words: str) -> list[str]:
         ) from None
 
 
-def _mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
+def _mix(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
     """Return one table of all languages."""
     if not repeats:
         return tables['']
     return WordTable.mixed([(table, repeats[language]) for language, table in tables.items()])
 
 
-def _read_lines(repeats: dict[str, float], read: Report, warnings: Sequence[str]) -> list[str]:
+def _describe_text(repeats: dict[str, float], read: Report, warnings: Sequence[str]) -> list[str]:
     """Return the warnings about the text, and its size."""
-    every = (*(too_often(repeats) if repeats else ()), *read.lines(), *warnings)
-    return [
-        *(f'warning: {warning}' for warning in every),
-        f'{read.documents} documents, {read.sentences} lines, {read.bytes} bytes read',
-    ]
+    every = [*read.lines(), *warnings]
+    if repeats:
+        every = [*too_often(repeats), *every]
+    lines = [f'warning: {warning}' for warning in every]
+    return [*lines, f'{read.documents} documents, {read.sentences} lines, {read.bytes} bytes read']

@@ -32,7 +32,7 @@ def tuner_of(task_file, encoder, runtime=None) -> finetuner.FineTuner:
     task = load_task(str(task_file))
     there = source.load_source(encoder) if isinstance(encoder, str) else encoder
     data = TaskData(task, there, task_identity(task, str(task_file), ''))
-    ready = machine.ready(runtime or choose_recipe('mood').runtime, there.model)
+    ready = machine.prepare_machine(runtime or choose_recipe('mood').runtime, there.model)
     return finetuner.FineTuner(Approach(data, ready), ready)
 
 

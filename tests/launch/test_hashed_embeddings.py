@@ -104,7 +104,7 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
     pretrain(folder, 'bert', plain, 3)
     bert, _ = load_params(folder / 'bert')
     tokenizer = Tokenizer.load(folder / 'vocabulary')
-    start = fitting.for_pretraining(str(folder / 'bert'), tokenizer, MODEL, 0)
+    start = fitting.read_for_pretraining(str(folder / 'bert'), tokenizer, MODEL, 0)
     assert 'its word vectors give way to computed ones' in caplog.text
     table = bert['encoder']['embeddings']['word']
     assert np.array_equal(start.params['mlm']['decoder'], table)
@@ -117,7 +117,7 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
 
     # The other way there is no table to take.
     with refused('leave those settings out, or give --set model.embedding'):
-        fitting.for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
+        fitting.read_for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
 
 
 @pytest.fixture(scope='module')

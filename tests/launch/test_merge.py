@@ -15,7 +15,7 @@ from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model import heads
 from bert_jax.runs.sources.merged import average, merge
-from bert_jax.runs.sources.source import load_source, read_source, shape_of
+from bert_jax.runs.sources.source import load_source, read_shape, read_source
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, join_frozen, split_frozen
@@ -183,11 +183,11 @@ def test_an_adapter_goes_out_and_comes_in_by_the_commands(tmp_path, encoder, bin
     settings = tmp_path / 'adapter' / 'adapter_config.json'
     named = settings.read_text()
     settings.write_text(named.replace(f'{tmp_path}/theirs', f'{tmp_path}/adapter'))
-    for read in (read_source, shape_of):
+    for read in (read_source, read_shape):
         with refused('which is an adapter too: merge that one first'):
             read(f'{tmp_path}/adapter')
     settings.write_text(named)
-    assert shape_of(f'{tmp_path}/adapter') == MODEL
+    assert read_shape(f'{tmp_path}/adapter') == MODEL
 
     # Without its base it says so.
     shutil.rmtree(tmp_path / 'theirs')
@@ -211,7 +211,7 @@ def test_checkpoints_are_averaged_into_a_workdir_like_any_other(encoder, tmp_pat
     want = jax.tree.map(lambda x: 3.0 * x, jax.device_get(first))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), made.params, want)
     assert {x.dtype for x in jax.tree.leaves(made.params)} == {np.dtype(np.float32)}
-    assert made.step == 10 and shape_of(output) == MODEL
+    assert made.step == 10 and read_shape(output) == MODEL
     assert Workdir(output).data()['averaged_steps'] == [7, 8, 10]
     for steps, said in (
         ([7], '--average=7: name two steps or more'),

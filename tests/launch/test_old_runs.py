@@ -109,7 +109,7 @@ def test_a_lora_run_is_merged(old):
 
 
 def test_a_run_is_exported_as_it_was(old):
-    model = source.plain(source.read_source(str(old / 'tuned')))
+    model = source.make_plain(source.read_source(str(old / 'tuned')))
     export.write(model.bert, model.tokenizer, 'huggingface', str(old / 'again'))
     for name in ('vocab.txt', 'tokenizer_config.json', 'model.safetensors'):
         assert (old / 'again' / name).read_bytes() == (old / 'huggingface' / name).read_bytes()

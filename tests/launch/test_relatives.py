@@ -151,7 +151,7 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
     # Into pre-training again: of a RoBERTa all but the pooler, which no loss of it reads.
     pre = source.read_source(str(folder / 'pre'))
     export.write(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))
-    start = fitting.for_pretraining(str(tmp_path / 'pre'), pre.tokenizer, pre.model, 0)
+    start = fitting.read_for_pretraining(str(tmp_path / 'pre'), pre.tokenizer, pre.model, 0)
     same = jax.tree.map(np.array_equal, start.params, pre.params)
     if whole.model.family == 'roberta':
         same['encoder'].pop('pooler')

@@ -80,8 +80,8 @@ def colour_runs(opened: Sequence[Run | Sweep]) -> list[Series]:
     for entry in opened:
         labels = [entry.name]
         if isinstance(entry, Sweep):
-            axis = sweeps.axis_of(entry.rows)
-            lines = [sweeps.line_of(entry.differing[run.name], axis) for run in entry.runs]
+            axis = sweeps.find_axis(entry.rows)
+            lines = [sweeps.write_line(entry.differing[run.name], axis) for run in entry.runs]
             labels = [f'{entry.name}: {line}' for line in lines]
         # By name, as the picture in the folder of the sweep has them.
         for label in sorted(labels):

@@ -157,7 +157,7 @@ class Sweep:
     @property
     def summary(self) -> list[dict[str, Any]]:
         """Return the scores over seeds, in the order of the setting that they are drawn over."""
-        entries, axis = sweeps.summarize(self.rows), sweeps.axis_of(self.rows)
+        entries, axis = sweeps.summarize(self.rows), sweeps.find_axis(self.rows)
         if axis:
             entries.sort(key=lambda entry: entry['settings'][axis])
         return entries
@@ -172,7 +172,7 @@ class Sweep:
         """Return the best run of those that are done."""
         if not self.rows:
             return None
-        name = sweeps.best_of(self.rows)['name']
+        name = sweeps.find_best(self.rows)['name']
         return next(run for run in self.runs if run.name == name)
 
 

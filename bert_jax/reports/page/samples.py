@@ -92,14 +92,14 @@ def _first_weights(
     config: schema.PretrainConfig, tokenizer: Tokenizer, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
     """Return the weights that a run began with, made or read again, and what they are in words."""
-    from bert_jax.runs.sources import word_network
+    from bert_jax.runs.sources import fitting
 
     init_from, init_by = data.get('init_from'), data.get('init_by', 'weights')
-    begun = word_network.is_workdir(init_from)
+    begun = fitting.is_word_network(init_from)
     if init_from and not begun:
-        from bert_jax.runs.sources.fitting import for_pretraining
-
-        source = for_pretraining(init_from, tokenizer, config.model, config.seed, init_by=init_by)
+        source = fitting.read_for_pretraining(
+            init_from, tokenizer, config.model, config.seed, init_by=init_by
+        )
         return source.params, f'the weights of {source.where}'
 
     import jax
@@ -112,7 +112,7 @@ def _first_weights(
     make = jax.jit(lambda seed: init_params(Pretraining(config.model), seed))
     fresh, began = make(np.uint32(config.seed)), f'fresh weights of seed {config.seed}'
     if begun:
-        fresh = word_network.put_into(fresh, str(init_from))
+        fresh = fitting.put_network_into(fresh, str(init_from))
         began += f' around the network of words of {init_from}'
     fresh = word_vectors.filled_in(jax.device_get(fresh), config.model, tokenizer)
     return fresh, f'{began}, as at step 0'

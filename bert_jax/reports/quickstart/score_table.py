@@ -23,7 +23,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.files.store import Store, write_note
 from bert_jax.reports.quickstart.text_split import HELD_OUT
-from bert_jax.runs.finetuning.sweep import aligned
+from bert_jax.runs.finetuning.sweep import align
 
 # Masked words that are shown.
 SAMPLES = 6
@@ -171,13 +171,13 @@ def format_table(results: Mapping[str, Any]) -> list[str]:
         f'Pre-training on {results["text"]}',
         f'  {run["steps"]:,} steps in {results["seconds"]["pretrain"]:.0f} s',
         '',
-        *(f'  {line}' for line in aligned(scores, left=(0, 3))),
+        *(f'  {line}' for line in align(scores, left=(0, 3))),
         '',
         'Fine-tuning: is a passage whole, or mixed with another?',
         f'  {tuned["held_out_examples"]:,} dev examples; the most frequent class gives'
         f' {tuned["majority"]:.1%}',
         '',
-        *(f'  {line}' for line in aligned(rows, left=(0, 4))),
+        *(f'  {line}' for line in align(rows, left=(0, 4))),
     ]
 
 

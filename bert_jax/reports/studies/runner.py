@@ -105,8 +105,9 @@ class Plan:
             for row in study.rows:
                 self._add_pretraining(row, seed)
                 for line in self.lines:
-                    for column in study.columns if self.lines[line][0] is row else ():
-                        self._add_cell(line, column, seed)
+                    if self.lines[line][0] is row:
+                        for column in study.columns:
+                            self._add_cell(line, column, seed)
 
     def log(self, step: str) -> Path:
         """Return the file of what a step has printed."""
@@ -115,7 +116,9 @@ class Plan:
     def read_last_line(self, step: str) -> str:
         """Return the last line that a step has printed; '' where there is none."""
         log = self.log(step)
-        return log.read_text(errors='replace').strip().rpartition('\n')[2] if log.exists() else ''
+        if not log.exists():
+            return ''
+        return log.read_text(errors='replace').strip().rpartition('\n')[2]
 
     def failure(self, step: str) -> str:
         """Return why a step, or one that it needs, failed when it was last tried; or ''."""

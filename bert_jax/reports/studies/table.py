@@ -22,7 +22,7 @@ from bert_jax.configs.schema import PretrainConfig
 from bert_jax.configs.studies.study import Column, HeldOut
 from bert_jax.costs.flops import count_training_flops
 from bert_jax.reports.studies.runner import Plan
-from bert_jax.runs.finetuning.sweep import aligned
+from bert_jax.runs.finetuning.sweep import align
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -69,7 +69,7 @@ def write_table(plan: Plan, folder: Path) -> str:
     notes = write_notes(cells)
     text, page = [plan.study.title], [f'# {plan.study.title}']
     for heading, rows in make_parts(plan, cells):
-        text += ['', heading, *aligned(rows, left=(0,))]
+        text += ['', heading, *align(rows, left=(0,))]
         page += ['', f'{heading[0].upper()}{heading[1:]}:', '']
         rule = ['---', *['---:'] * (len(rows[0]) - 1)]
         page += [f'| {" | ".join(row)} |' for row in (rows[0], rule, *rows[1:])]
@@ -94,7 +94,8 @@ def read_cell(plan: Plan, line: str, column: Column | HeldOut) -> Cell:
         step = plan.cells[line, column.name, seed]
         if not plan.store.done(step):
             missing.append(seed)
-            if why := plan.failure(step):
+            why = plan.failure(step)
+            if why:
                 failures.append(why)
         elif isinstance(column, HeldOut):
             for score in read_held_out(plan, step, column):
@@ -122,8 +123,11 @@ def read_cell(plan: Plan, line: str, column: Column | HeldOut) -> Cell:
     over, values = 'pre-training', {seed: statistics.fmean(by_seed[seed]) for seed in by_seed}
     if len(by_seed) == 1 and isinstance(column, Column):
         over, values = 'fine-tuning', {pair[1] or 0: chosen[pair] for pair in chosen}
-    middle = statistics.fmean(values.values()) if values else None
-    sd = statistics.stdev(values.values()) if len(values) > 1 else None
+    middle, sd = None, None
+    if values:
+        middle = statistics.fmean(values.values())
+    if len(values) > 1:
+        sd = statistics.stdev(values.values())
     return Cell(chosen, best, over, values, middle, sd, failed.count(best), missing, failures)
 
 
@@ -154,7 +158,8 @@ def make_parts(plan: Plan, cells: Cells) -> list[tuple[str, list[list[str]]]]:
     for line, (_, checkpoint) in plan.lines.items():
         # A line is compared with the first row at its checkpoint, if that has it.
         first = f'{first_row} @{checkpoint}'
-        first = first if first in plan.lines else first_line
+        if first not in plan.lines:
+            first = first_line
         means.append([line, *(write_score(cells[line, c], digits[c]) for c in columns)])
         if line != first:
             of_line = [write_gap(cells[first, c], cells[line, c], digits[c]) for c in columns]
@@ -183,9 +188,8 @@ def write_gap(first: Cell, other: Cell, digits: int) -> str:
     """
     if first.mean is None or other.mean is None:
         return '-'
-    gaps = [
-        other.values[seed] - first.values[seed] for seed in first.values if seed in other.values
-    ]
+    shared = [seed for seed in first.values if seed in other.values]
+    gaps = [other.values[seed] - first.values[seed] for seed in shared]
     if not first.over == other.over == 'pre-training' or len(gaps) < 2:
         pairs = [pair for pair in first.scores if pair in other.scores]
         gaps = [other.scores[pair] - first.scores[pair] for pair in pairs]
@@ -220,7 +224,10 @@ def write_costs(plan: Plan, line: str) -> list[str]:
         sequences = min(phase.steps, left) * phase.batch_size
         left -= min(phase.steps, left)
         pieces += sequences * phase.seq_len * counts['text']['train']['fill']
-        predictions += sequences * (read['masked'] / read['records'] if 'masked' in read else limit)
+        per_record = limit
+        if 'masked' in read:
+            per_record = read['masked'] / read['records']
+        predictions += sequences * per_record
         flops += sequences * count_training_flops(config.model, phase.seq_len, limit)
 
     for step in steps:
@@ -238,7 +245,7 @@ def write_costs(plan: Plan, line: str) -> list[str]:
 def write_notes(cells: Cells) -> list[str]:
     """Return what must be said of the numbers: what they are over, and what is missing."""
 
-    def name(wanted: Callable[[Cell], object]) -> str:
+    def list_cells(wanted: Callable[[Cell], object]) -> str:
         return '; '.join(' / '.join(key) for key, cell in cells.items() if wanted(cell))
 
     notes = []
@@ -261,9 +268,11 @@ def write_notes(cells: Cells) -> list[str]:
             rates.append(f'{" / ".join(key)}: {cell.learning_rate:g}')
     if rates:
         notes.append(f'Learning rates, best mean on dev: {"; ".join(rates)}.')
-    if late := name(lambda cell: cell.missing and cell.values):
+    late = list_cells(lambda cell: cell.missing and cell.values)
+    if late:
         notes.append(f'*: seeds are missing: {late}.')
-    if failed := name(lambda cell: cell.failed_runs):
+    failed = list_cells(lambda cell: cell.failed_runs)
+    if failed:
         notes.append(f'!: runs that have learnt nothing are among them: {failed}.')
     # A failed pre-training is named once, and not in each of the columns that it fails.
     for (line, _), cell in cells.items():

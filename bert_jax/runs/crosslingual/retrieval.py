@@ -55,12 +55,12 @@ def find_translations(
     extractor = Extractor(source, FeatureOptions(layers, 'none', max_seq_length))
     states = {}
     for language, of_language in texts.items():
-        states[language] = vectors(extractor, of_language, language)
+        states[language] = embed_texts(extractor, of_language, language)
         logging.info(f'{language}: {len(of_language)} texts read')
-    return write(output, len(of_language), retrieve(states))
+    return write_report(output, len(of_language), retrieve(states))
 
 
-def vectors(extractor: Extractor, texts: Sequence[str], language: str) -> np.ndarray:
+def embed_texts(extractor: Extractor, texts: Sequence[str], language: str) -> np.ndarray:
     """Return float32 [K, N, H], the mean over the pieces of each of N texts in each of K layers.
 
     `extractor` gives all pieces of these layers; messages name the language.
@@ -72,13 +72,14 @@ def vectors(extractor: Extractor, texts: Sequence[str], language: str) -> np.nda
         for row, states_TKH in zip(part.rows, part.features):
             words_TKH = states_TKH[row.word_index >= 0]
             # A text without a piece, as a lone control character is, has [CLS] and [SEP] alone.
-            pooled_TKH = words_TKH if len(words_TKH) else states_TKH
-            means.append(pooled_TKH.astype(np.float32).mean(axis=0))
+            if not len(words_TKH):
+                words_TKH = states_TKH
+            means.append(words_TKH.astype(np.float32).mean(axis=0))
     say_cut(language, cut, f'max_seq_length={extractor.max_seq_length} allows')
     return np.stack(means, axis=1)
 
 
-def found_share(texts_NH: np.ndarray, others_NH: np.ndarray) -> float:
+def compute_found_share(texts_NH: np.ndarray, others_NH: np.ndarray) -> float:
     """Return the share of texts whose nearest among the others has their own number.
 
     Where several are as near, the right one counts by the chance that a draw among them has.
@@ -91,27 +92,27 @@ def found_share(texts_NH: np.ndarray, others_NH: np.ndarray) -> float:
 
 
 def retrieve(vectors_of: Mapping[str, np.ndarray]) -> list[Found]:
-    """Measure each pair of languages in both directions; `vectors_of`: see `vectors`."""
+    """Measure each pair of languages in both directions; `vectors_of`: see `embed_texts`."""
     pairs = []
     for of, into in itertools.permutations(vectors_of, 2):
         shifted, plain = [], []
         for texts_NH, others_NH in zip(vectors_of[of], vectors_of[into]):
             texts, others = texts_NH.astype(np.float64), others_NH.astype(np.float64)
             between = (others - texts).mean(axis=0)
-            shifted.append(found_share(texts + between, others))
-            plain.append(found_share(texts, others))
+            shifted.append(compute_found_share(texts + between, others))
+            plain.append(compute_found_share(texts, others))
         pairs.append(Found(of, into, shifted, plain))
     return pairs
 
 
-def write(folder: str, texts: int, pairs: Sequence[Found]) -> str:
+def write_report(folder: str, texts: int, pairs: Sequence[Found]) -> str:
     """Write translations.json, .md and .png; return what the table says."""
     report = {'texts': texts, 'found': [pair._asdict() for pair in pairs]}
     target = epath.Path(folder) / 'translations'
-    return plots.save_report(target, report, table(texts, pairs), picture(texts, pairs))
+    return plots.save_report(target, report, format_table(texts, pairs), draw(texts, pairs))
 
 
-def table(texts: int, pairs: Sequence[Found]) -> str:
+def format_table(texts: int, pairs: Sequence[Found]) -> str:
     """Write a line for each layer, a column for each pair, as markdown."""
     names = [f'{pair.of} -> {pair.into}' for pair in pairs]
     lines = [
@@ -128,17 +129,12 @@ def table(texts: int, pairs: Sequence[Found]) -> str:
     return '\n'.join(lines)
 
 
-def picture(texts: int, pairs: Sequence[Found]) -> plots.Chart:
+def draw(texts: int, pairs: Sequence[Found]) -> plots.Chart:
     """Draw what is found over the layers."""
-    curves = [
-        plots.Curve(
-            f'{pair.of} to {pair.into}',
-            [(layer, 100 * share) for layer, share in enumerate(pair.shifted)],
-            'main',
-            colour,
-        )
-        for colour, pair in enumerate(pairs)
-    ]
+    curves = []
+    for colour, pair in enumerate(pairs):
+        points = [(layer, 100 * share) for layer, share in enumerate(pair.shifted)]
+        curves.append(plots.Curve(f'{pair.of} to {pair.into}', points, 'main', colour))
     guess = [(layer, 100 / texts) for layer in (0, len(pairs[0].shifted) - 1)]
     curves.append(plots.Curve('guessing', guess, 'guessing', None))
     return plots.Chart('Translations found', '% of texts', curves, 'layer')

@@ -19,14 +19,14 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import Point
-from bert_jax.configs.schema import FinetuneConfig
+from bert_jax.configs.schema import FinetuneConfig, hash_config
 from bert_jax.input_pipeline.tasks.base import Example
 from bert_jax.input_pipeline.tasks.features import features_of
 from bert_jax.input_pipeline.text.encodings import read_json
-from bert_jax.runs.crosslingual.languages import Language, training_examples
+from bert_jax.runs.crosslingual.languages import Language, read_training_examples
 from bert_jax.runs.finetuning import machine, sweep
 from bert_jax.runs.finetuning.approach import Approach
-from bert_jax.runs.finetuning.evaluation import TaskEvaluator, config_hash
+from bert_jax.runs.finetuning.evaluation import TaskEvaluator
 from bert_jax.runs.finetuning.finetuner import FineTuner
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity
 from bert_jax.runs.sources.source import Source, load_plain
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
       examples: how many there are in the split.
       scores: of the task's metric, by seed.
       failed: how many of the models have learnt nothing of what they were trained on.
-      overlap: the share of word pieces in common (`overlap`).
+      overlap: the share of word pieces in common (`compute_overlap`).
       guess: what a constant answer scores.
     """
 
@@ -65,7 +65,9 @@ class Cell(NamedTuple):
     @property
     def sd(self) -> float | None:
         """Return the sample standard deviation over seeds; None of one."""
-        return statistics.stdev(self.scores.values()) if len(self.scores) > 1 else None
+        if len(self.scores) < 2:
+            return None
+        return statistics.stdev(self.scores.values())
 
 
 def transfer(
@@ -92,65 +94,84 @@ def transfer(
     """
     with Workdir(workdir).lock():
         # What cannot be scored is reported before anything is trained for it.
-        scored = {name: scored_examples(language) for name, language in languages.items()}
+        scored = {name: read_scored_examples(language) for name, language in languages.items()}
         encoder = load_plain(init_from)
-        ready = machine.ready(points[0].config.runtime, encoder.model)
+        ready = machine.prepare_machine(points[0].config.runtime, encoder.model)
+        matrix = _Matrix(languages, scored, encoder, points, ready, workdir)
         cells: list[Cell] = []
         text = ''
         for row in rows:
-            cells += _row(row, languages, scored, encoder, points, ready, workdir)
-            text = write(workdir, languages[rows[0][0]].task.metric, cells)
+            cells += matrix.make_row(row)
+            text = write_report(workdir, languages[rows[0][0]].task.metric, cells)
     return text
 
 
-def _row(
-    row: tuple[str, ...],
-    languages: Mapping[str, Language],
-    scored: Mapping[str, Sequence[Example]],
-    source: Source,
-    points: Sequence[Point[FinetuneConfig]],
-    ready: machine.Machine,
-    workdir: str,
-) -> list[Cell]:
-    """Fine-tune on the languages of a row and score each of all, or take what is there."""
-    # The first language names the task, and its split selects and says whether a run has failed.
-    first = languages[row[0]]
-    train = training_examples(row, languages)
-    named = task_identity(first.task, first.given, first.data_dir)
-    cache = str(Workdir(workdir).features)
-    data = TaskData(first.task, source, named, cache, train)
-    fine_tuner = FineTuner(Approach(data, ready), ready)
-    folder = os.path.join(workdir, '+'.join(row))
-    runs = sweep.run_sweep([(fine_tuner, point) for point in points], folder)
-    failed = sum(bool(run.get('failed')) for run in runs)
+class _Matrix(NamedTuple):
+    """What the rows of a matrix share: the arguments of `transfer`, and what is made of them.
 
-    # Then each language by every model of the row.
-    length = points[0].config.max_seq_length
-    seen = pieces(first, train, source, length, cache)
-    cells = []
-    for name, language in languages.items():
-        examples, scores = scored[name], {}
-        guess = language.task.constant_scores(examples)
-        for point in points:
-            ready.heed()
-            run = os.path.join(folder, 'runs', point.name)
-            scores[point.config.seed] = _score(run, language, examples)
-        cells.append(
-            Cell(
-                row,
-                name,
-                language.split,
-                len(examples),
-                scores,
-                failed,
-                overlap(seen, pieces(language, examples, source, length, cache)),
-                guess[language.task.metric] if guess else None,
+    Attributes:
+      languages: the task in each language.
+      scored: the examples that are scored in each.
+      source: the encoder.
+      points: the runs of each row.
+      machine: what carries them out.
+      workdir: their folder.
+    """
+
+    languages: Mapping[str, Language]
+    scored: Mapping[str, Sequence[Example]]
+    source: Source
+    points: Sequence[Point[FinetuneConfig]]
+    machine: machine.Machine
+    workdir: str
+
+    def make_row(self, row: tuple[str, ...]) -> list[Cell]:
+        """Fine-tune on the languages of a row and score each of all, or take what is there."""
+        # The first language names the task, and its split selects and says whether a run has
+        # failed.
+        first = self.languages[row[0]]
+        train = read_training_examples(row, self.languages)
+        identity = task_identity(first.task, first.given, first.data_dir)
+        cache = str(Workdir(self.workdir).features)
+        data = TaskData(first.task, self.source, identity, cache, train)
+        fine_tuner = FineTuner(Approach(data, self.machine), self.machine)
+        folder = os.path.join(self.workdir, '+'.join(row))
+        runs = sweep.run_sweep([(fine_tuner, point) for point in self.points], folder)
+        failed = sum(bool(run.get('failed')) for run in runs)
+
+        # Then each language by every model of the row.
+        seen = self._list_pieces(first, train)
+        cells = []
+        for name, language in self.languages.items():
+            examples, scores = self.scored[name], {}
+            for point in self.points:
+                self.machine.heed()
+                run = os.path.join(folder, 'runs', point.name)
+                scores[point.config.seed] = _score(run, language, examples)
+            cells.append(
+                Cell(
+                    trained_on=row,
+                    language=name,
+                    split=language.split,
+                    examples=len(examples),
+                    scores=scores,
+                    failed=failed,
+                    overlap=compute_overlap(seen, self._list_pieces(language, examples)),
+                    guess=language.task.constant_scores(examples).get(language.task.metric),
+                )
             )
-        )
-    return cells
+        return cells
+
+    def _list_pieces(self, language: Language, examples: Sequence[Example]) -> np.ndarray:
+        """Return the ids of all pieces in the rows of examples, each once, without special ones."""
+        tokenizer, cache = self.source.tokenizer, str(Workdir(self.workdir).features)
+        length = self.points[0].config.max_seq_length
+        rows = features_of(language.task, examples, tokenizer, length, cache)
+        ids = rows['input_ids'][rows['input_mask'] > 0]
+        return np.setdiff1d(ids, np.array(sorted(tokenizer.special_ids), ids.dtype))
 
 
-def scored_examples(language: Language) -> list[Example]:
+def read_scored_examples(language: Language) -> list[Example]:
     """Read the examples of the split that is scored. UserError where they have no labels."""
     examples = language.task.examples(language.split)
     if not language.task.labelled(examples):
@@ -166,7 +187,7 @@ def _score(folder: str, language: Language, examples: Sequence[Example]) -> floa
     # A score that is there is taken where it is of these examples and this run.
     workdir, name = Workdir(folder), f'{language.name}-{language.split}'
     facts = {
-        'config_hash': config_hash(workdir.config()),
+        'config_hash': hash_config(workdir.config()),
         'examples_digest': hashlib.sha256(repr(examples).encode()).hexdigest()[:16],
     }
     metric = language.task.metric
@@ -180,38 +201,31 @@ def _score(folder: str, language: Language, examples: Sequence[Example]) -> floa
     return score
 
 
-def pieces(
-    language: Language, examples: Sequence[Example], source: Source, length: int, cache: str
-) -> np.ndarray:
-    """Return the ids of all pieces in the rows of examples, each once, special ones left out."""
-    rows = features_of(language.task, examples, source.tokenizer, length, cache)
-    ids = rows['input_ids'][rows['input_mask'] > 0]
-    return np.setdiff1d(ids, np.array(sorted(source.tokenizer.special_ids), ids.dtype))
-
-
-def overlap(first: np.ndarray, second: np.ndarray) -> float:
+def compute_overlap(first: np.ndarray, second: np.ndarray) -> float:
     """Return |both| / |either|, as Pires et al. (section 3) take it of word pieces."""
     union = np.union1d(first, second).size
-    return np.intersect1d(first, second).size / union if union else 0.0
+    if not union:
+        return 0.0
+    return np.intersect1d(first, second).size / union
 
 
-def write(folder: str, metric: str, cells: Sequence[Cell]) -> str:
+def write_report(folder: str, metric: str, cells: Sequence[Cell]) -> str:
     """Write transfer.json, transfer.md and transfer.png; return what the table says."""
     report = {
         'metric': metric,
         'cells': [{**cell._asdict(), 'mean': cell.mean, 'sd': cell.sd} for cell in cells],
     }
     target = epath.Path(folder) / 'transfer'
-    return plots.save_report(target, report, table(metric, cells), picture(metric, cells))
+    return plots.save_report(target, report, format_tables(metric, cells), draw(metric, cells))
 
 
-def table(metric: str, cells: Sequence[Cell]) -> str:
+def format_tables(metric: str, cells: Sequence[Cell]) -> str:
     """Write both tables as markdown: the scores, and the pieces that rows and columns share."""
     rows = list(dict.fromkeys(cell.trained_on for cell in cells))
     columns = list(dict.fromkeys(cell.language for cell in cells))
     by_name = {(cell.trained_on, cell.language): cell for cell in cells}
 
-    def lines(write: Callable[[Cell], str]) -> list[str]:
+    def list_lines(write: Callable[[Cell], str]) -> list[str]:
         made = [f'| fine-tuned on | {" | ".join(columns)} |', f'|---{"|---:" * len(columns)}|']
         for row in rows:
             shown = (write(by_name[row, column]) for column in columns)
@@ -219,13 +233,16 @@ def table(metric: str, cells: Sequence[Cell]) -> str:
         return made
 
     # What a row was trained on is in bold: the others are what it has carried over.
-    def score(cell: Cell) -> str:
-        text = f'{cell.mean:.4f}' + ('' if cell.sd is None else f' ± {cell.sd:.4f}')
+    def write_score(cell: Cell) -> str:
+        text = f'{cell.mean:.4f}'
+        if cell.sd is not None:
+            text += f' ± {cell.sd:.4f}'
         return f'**{text}**' if cell.language in cell.trained_on else text
 
-    seeds = len(cells[0].scores)
-    text = [f'{metric}, ' + (f'mean ± sd of {seeds} seeds' if seeds > 1 else 'one seed'), '']
-    text += lines(score)
+    seeds, over = len(cells[0].scores), 'one seed'
+    if seeds > 1:
+        over = f'mean ± sd of {seeds} seeds'
+    text = [f'{metric}, {over}', '', *list_lines(write_score)]
     guesses = [by_name[rows[0], column].guess for column in columns]
     if None not in guesses:
         text.append(f'| guessing | {" | ".join(f"{guess:.4f}" for guess in guesses)} |')
@@ -233,18 +250,17 @@ def table(metric: str, cells: Sequence[Cell]) -> str:
         if failed := by_name[row, columns[0]].failed:
             text += ['', f'{" + ".join(row)}: {failed} of {seeds} runs FAILED: see sweep.json']
     text += ['', 'word pieces in common, of those that either has', '']
-    return '\n'.join(text + lines(lambda cell: f'{cell.overlap:.1%}'))
+    return '\n'.join(text + list_lines(lambda cell: f'{cell.overlap:.1%}'))
 
 
-def picture(metric: str, cells: Sequence[Cell]) -> plots.Chart:
+def draw(metric: str, cells: Sequence[Cell]) -> plots.Chart:
     """Draw the score of each cell that was not trained on over its overlap."""
     curves = []
     for colour, row in enumerate(dict.fromkeys(cell.trained_on for cell in cells)):
-        points = [
-            (100 * cell.overlap, cell.mean)
-            for cell in cells
-            if cell.trained_on == row and cell.language not in row
-        ]
+        points = []
+        for cell in cells:
+            if cell.trained_on == row and cell.language not in row:
+                points.append((100 * cell.overlap, cell.mean))
         if points:
             curves.append(plots.Curve(f'from {" + ".join(row)}', sorted(points), 'points', colour))
     return plots.Chart('Transfer', metric, curves, '% of word pieces in common')

@@ -1,4 +1,4 @@
-"""What a fine-tuning run trains, from where and on what, made once of its configuration.
+"""What a fine-tuning run trains, from where and on what.
 
 Owns the answers of the paper's section 4, where the whole encoder is trained with a head;
 feature_based.py has those of section 5.3. It must not know how a run goes.
@@ -7,8 +7,8 @@ feature_based.py has those of section 5.3. It must not know how a run goes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -16,29 +16,77 @@ from absl import logging
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embedding_kinds import OF_WORDS
 from bert_jax.configs.model.sentence import LOSSES, EmbeddingConfig, SentenceConfig
-from bert_jax.configs.schema import FinetuneConfig, ModelConfig
+from bert_jax.configs.schema import FeatureSet, ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.costs.flops import count_training_flops
 from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from bert_jax.input_pipeline.tasks.classification import class_weights
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
+from bert_jax.runs.finetuning.early_stopping import StoppingRule
 from bert_jax.runs.finetuning.encoder_cache import narrowed, text_vectors
 from bert_jax.runs.finetuning.machine import Machine
-from bert_jax.runs.finetuning.task_data import TaskData
+from bert_jax.runs.finetuning.task_data import Batching, TaskData
 from bert_jax.runs.sources.fitting import check_pooler
-from bert_jax.runs.sources.source import Source, plain, read_source
+from bert_jax.runs.sources.source import Source, make_plain, read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import task_heads
 from bert_jax.train.losses.objective import Objective
 from bert_jax.train.losses.task_losses import ClassTargets
-from bert_jax.train.state import TrainState, load_encoder, load_frozen, split_frozen
+from bert_jax.train.state import TrainState, load_encoder, load_frozen
+
+
+class Tagger(NamedTuple):
+    """A BiLSTM on features of a frozen encoder.
+
+    Attributes:
+      features: which layers it reads, as FeatureConfig has it.
+      layers: of the BiLSTM.
+      width: of each direction.
+    """
+
+    features: FeatureSet
+    layers: int
+    width: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
-    """What one run trains, on what and from where.
+class RunSetup:
+    """What a run trains and on what, resolved once of its settings.
+
+    Attributes:
+      encoder: the shape of its encoder, with the run's dropouts, BiLSTM and tuning.
+      is_random: whether it has nothing of the source's encoder but its shape.
+      tagger: what is trained on the encoder where that is frozen.
+      head_dropout: dropout before the classifier.
+      targets: how classes are learnt.
+      embedding: how a sentence encoder is trained.
+      length: the most word pieces of a row.
+      examples: the numbers of the training examples.
+      batching: how their rows are put together.
+      steps: of the whole run.
+      stopping: how scores on the way act on it.
+      optimizer: the optimizer's settings.
+      runtime: how it is computed.
+    """
+
+    encoder: ModelConfig
+    is_random: bool
+    tagger: Tagger | None
+    head_dropout: float
+    targets: ClassTargets
+    embedding: EmbeddingConfig
+    length: int
+    examples: Sequence[int]
+    batching: Batching
+    steps: int
+    stopping: StoppingRule
+    optimizer: OptimizerConfig
+    runtime: RuntimeConfig
+
+
+class Training(NamedTuple):
+    """The model and the rows of one run.
 
     Attributes:
       train: features of the training rows, which batches are cut from.
@@ -46,11 +94,6 @@ class Training:
       model: the model.
       trained: the same as it is trained, whose attention kernel may be another.
       objective: what is minimised.
-      program_key: what decides its program besides optimizer and runtime settings.
-      read_inputs: makes what the model reads of a batch of the features of 'train' or the scored
-        split.
-      divide: fresh parameters -> (what is trained, what is not; None where all are).
-      load: (the run's fresh state, its folder) -> the state that training begins with.
       costs: what its steps take.
     """
 
@@ -59,10 +102,6 @@ class Training:
     model: Any
     trained: Any
     objective: Objective
-    program_key: tuple[Any, ...]
-    read_inputs: Callable[[str, Arrays], Arrays]
-    divide: Callable[[Any], tuple[Any, Any]]
-    load: Callable[[TrainState, str], TrainState]
     costs: StepCosts
 
 
@@ -81,121 +120,100 @@ class Approach:
         self._taught: dict[tuple[str, int, int], Arrays] = {}
         self._inputs = word_vectors.inputs(data.source.model, data.source.tokenizer)
 
-    def make_training(self, config: FinetuneConfig) -> Training:
-        """Make what a run of `config` trains; slow where features are new.
-
-        Raises:
-          UserError: there can be no such run.
-          Stopped: after a signal.
-        """
-        # The dropout of the head is the recipe's, and the encoder has its own.
-        source, task = self.data.source, self.data.task
-        encoder = config.encoder(source.model)
-        sentence = config.embedding.sentence(task.options.get('prompts', {}), config.max_seq_length)
-        model = task_heads.make_model(
-            task.head, encoder, task.num_outputs, config.head_dropout, config.runtime, sentence
-        )
-
-        # Two forms of one model: a fused kernel may read only rows of the training length, while
-        # splits are predicted in several lengths; and predictions multiply as compute_dtype says.
-        train, scored = self.features(config)
-        kernel = choose_kernel(config.runtime, encoder, train['input_ids'].shape[-1])
-        matmul_dtype = matmul.read_in_training(config.runtime)
-        trained = model.clone(kernel=kernel, matmul_dtype=matmul_dtype)
-        targets = self.make_targets(config)
-        passes = task_heads.count_passes(task.head, encoder)
-
-        def count_flops(length: int) -> int:
-            # Of the encoder with its pooler; the head's are too few to count.
-            return passes * count_training_flops(encoder, length, predictions=0)
-
-        def divide(params: Any) -> tuple[Any, Any]:
-            return split_frozen(params, encoder)
-
-        def load(state: TrainState, folder: str) -> TrainState:
-            # The control by which pre-training is judged has nothing of the source but its shape,
-            # and what is computed from the vocabulary.
-            if config.init == 'random':
-                return load_frozen(state, source.params, source.where)
-            is_fresh = config.bilstm and not source.model.bilstm
-            return load_source(state, source, encoder, task.head, is_fresh, folder)
-
-        return Training(
-            train,
-            scored,
-            model,
-            trained,
-            task_heads.make_objective(task.head, trained, config.embedding, targets),
-            (trained, config.embedding, targets),
-            lambda split_frozen, batch: self._inputs(batch),
-            divide,
-            load,
-            StepCosts(count_flops),
-        )
-
-    def check(self, config: FinetuneConfig) -> None:
-        """Raise UserError where there can be no run of `config`; compute nothing."""
-        encoder, task = config.encoder(self.data.source.model), self.data.task
+    def check(self, setup: RunSetup) -> None:
+        """Raise UserError where there can be no such run; compute nothing."""
+        encoder, task = setup.encoder, self.data.task
         if encoder.embedding == OF_WORDS and not task_heads.HEADS[task.head].fits_whole_words:
             raise UserError(
                 f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
             )
         if isinstance(task, EmbeddingTask):
-            check_embedding(config, task, encoder)
-        elif config.embedding != EmbeddingConfig():
+            check_embedding(setup, task)
+        elif setup.embedding != EmbeddingConfig():
             raise UserError(
                 f'embedding: it is for tasks of kind embedding, and {task.name} is of kind'
                 f' {task.kind}: leave it out'
             )
-        # Where it is not set it is left out for such tasks; asked for, it would be ignored.
-        is_compared = task_heads.count_passes(task.head, encoder) > 1
-        if config.tuning.consistency and not is_compared:
-            raise UserError(
-                'tuning.consistency=true compares answers that are classes or choices, and'
-                f' {task.name} ({task.kind}) has none: leave it out'
-            )
-        self.check_targets(config, is_compared)
         if 'pooler' in task_heads.HEADS[task.head].of(encoder.family).parts:
-            check_pooler(self.data.source, config.tuning)
+            check_pooler(self.data.source, encoder.tuning)
 
-    def check_targets(self, config: FinetuneConfig, is_compared: bool = False) -> None:
-        """Raise UserError where weights of classes or smoothing are not for such a run.
+    def identify(self, embedding: EmbeddingConfig) -> dict[str, Any]:
+        """Return what a run depends on besides the task and the source."""
+        if not embedding.teacher:
+            return {}
+        return {'teacher_fingerprint': self._load_teacher(embedding.teacher).fingerprint()}
 
-        `is_compared`: whether a step compares two passes, as AdaMix does.
+    def make_training(self, setup: RunSetup) -> Training:
+        """Make what a run trains; slow where features are new.
+
+        Raises:
+          UserError: there can be no such run.
+          Stopped: after a signal.
         """
-        task = self.data.task
-        for name in ('class_weights', 'label_smoothing'):
-            value = getattr(config, name)
-            if value and not task_heads.get_task_head(task.head).has_targets:
-                raise UserError(
-                    f'{name}={value} is for tasks of kind classification and pair, and {task.name}'
-                    f' is of kind {task.kind}: leave it out'
-                )
-            if value and is_compared:
-                raise UserError(f'{name}={value} does not go with tuning.consistency: leave it out')
-        self.make_targets(config)
+        # The dropout of the head is the recipe's, and the encoder has its own.
+        task, encoder, runtime = self.data.task, setup.encoder, setup.runtime
+        prompts = task.options.get('prompts', {})
+        model = task_heads.make_model(
+            task.head,
+            encoder,
+            task.num_outputs,
+            setup.head_dropout,
+            runtime,
+            setup.embedding.sentence(prompts, setup.length),
+        )
 
-    def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
+        # Two forms of one model: a fused kernel may read only rows of the training length, while
+        # splits are predicted in several lengths; and predictions multiply as compute_dtype says.
+        train, scored = self.make_features(setup)
+        trained = model.clone(
+            kernel=choose_kernel(runtime, encoder, train['input_ids'].shape[-1]),
+            matmul_dtype=matmul.read_in_training(runtime),
+        )
+        objective = task_heads.make_objective(task.head, trained, setup.embedding, setup.targets)
+        passes = task_heads.count_passes(task.head, encoder)
+
+        def count_flops(length: int) -> int:
+            # Of the encoder with its pooler; the head's are too few to count.
+            return passes * count_training_flops(encoder, length, predictions=0)
+
+        return Training(train, scored, model, trained, objective, StepCosts(count_flops))
+
+    def make_features(self, setup: RunSetup) -> tuple[Arrays, Arrays]:
         """Return the (training, scored) features that batches are cut from, made once.
 
-        That may be slow, and a signal may end it (Stopped); what `inputs` needs is there then.
+        That may be slow, and a signal may end it (Stopped); what `read_inputs` needs is there then.
         """
-        train, scored = self.data.features(config.max_seq_length)
-        if not config.embedding.teacher:
+        train, scored = self.data.features(setup.length)
+        embedding = setup.embedding
+        if not embedding.teacher:
             return train, scored
-        width = config.embedding.truncate_dim or self.data.source.model.hidden_size
-        key = config.embedding.teacher, width, config.max_seq_length
+        width = embedding.truncate_dim or self.data.source.model.hidden_size
+        key = embedding.teacher, width, setup.length
         if key not in self._taught:
-            self._taught[key] = self._with_teacher(train, *key[:2])
+            self._taught[key] = self._add_teacher_vectors(train, embedding.teacher, width)
         return self._taught[key], scored
 
-    def _with_teacher(self, train: Arrays, name: str, width: int) -> Arrays:
+    def read_inputs(self, setup: RunSetup, split: str, batch: Arrays) -> Arrays:
+        """Make what the model reads of a batch of the features of 'train' or the scored split."""
+        del setup, split
+        return self._inputs(batch)
+
+    def load_weights(self, setup: RunSetup, state: TrainState, folder: str) -> TrainState:
+        """Return a run's fresh state with the weights that training begins with."""
+        # The control by which pre-training is judged has nothing of the source but its shape,
+        # and what is computed from the vocabulary.
+        source = self.data.source
+        if setup.is_random:
+            return load_frozen(state, source.params, source.where)
+        return load_source(state, source, setup.encoder, self.data.task.head, folder)
+
+    def _add_teacher_vectors(self, train: Arrays, name: str, width: int) -> Arrays:
         """Return training features with 'teacher_vectors' [N, C, width, 1] float32.
 
         The last axis of one tells them from the positions of rows. A plain text is there once.
         """
-        teacher = self._teacher(name)
+        teacher = self._load_teacher(name)
         prompts = dict((teacher.bert.sentence or SentenceConfig()).prompts)
         texts = [example.prompted(prompts) for example in self.data.train]
         numbers: dict[str, int] = {}
@@ -216,34 +234,18 @@ class Approach:
         once = {key: train[key][:, :C] for key in (*INPUT_KEYS, 'text_numbers')}
         return train | once | {'teacher_vectors': vectors[rows_NC][..., None]}
 
-    def _teacher(self, name: str) -> Source:
+    def _load_teacher(self, name: str) -> Source:
+        """Read a teacher, once."""
         if name not in self._teachers:
-            teacher = plain(read_source(name))
+            teacher = make_plain(read_source(name))
             if teacher.model.words.reads != 'input_ids':
                 raise UserError(f'embedding.teacher={name} does not read word pieces: take another')
             self._teachers[name] = teacher
         return self._teachers[name]
 
-    def identity(self, config: FinetuneConfig) -> dict[str, Any]:
-        """Return what a run of `config` depends on besides the task and the source."""
-        name = config.embedding.teacher
-        return {'teacher_fingerprint': self._teacher(name).fingerprint()} if name else {}
-
-    def make_targets(self, config: FinetuneConfig) -> ClassTargets:
-        """Return the weights of classes and their smoothing. UserError where they are none."""
-        chosen = self.data.choose(config.train_examples, config.seed)
-        given = (self.data.train[i].label for i in chosen)
-        weights = class_weights(config.class_weights, self.data.task.labels, given)
-        return ClassTargets(weights, config.label_smoothing)
-
 
 def load_source(
-    state: TrainState,
-    source: Source,
-    encoder: ModelConfig,
-    head: str,
-    is_bilstm_fresh: bool,
-    folder: str,
+    state: TrainState, source: Source, encoder: ModelConfig, head: str, folder: str
 ) -> TrainState:
     """Return a run's fresh `state` with the encoder of its source.
 
@@ -252,13 +254,12 @@ def load_source(
       source: where the weights are from.
       encoder: the shape of the run's encoder.
       head: the name of the task's head.
-      is_bilstm_fresh: whether there is a BiLSTM above the encoder that the source has not.
       folder: that of the run, for the log.
     """
     # A BiLSTM above the encoder is in no pre-trained source: its fresh weights are lent to the
     # tree that is loaded, which must be complete.
     name, weights = f'--init_from={source.where}', source.params['encoder']
-    if is_bilstm_fresh:
+    if encoder.bilstm and not source.model.bilstm:
         logging.info(f'{folder}: its BiLSTM is fresh')
         weights = {**weights, 'bilstm': state.params['encoder']['bilstm']}
 
@@ -278,11 +279,12 @@ def load_source(
     return load_encoder(state, weights, encoder, name, shared)
 
 
-def check_embedding(config: FinetuneConfig, task: EmbeddingTask, encoder: ModelConfig) -> None:
-    """Raise UserError where a sentence encoder cannot be trained as `config` says."""
-    embedding, examples = config.embedding, task.layouts.get('train', '')
+def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
+    """Raise UserError where a sentence encoder cannot be trained so."""
+    embedding, encoder = setup.embedding, setup.encoder
+    examples = task.layouts.get('train', '')
     embedding.check_width(encoder.hidden_size)
-    embedding.check_batch(config.batch_size, config.runtime.accumulation)
+    embedding.check_batch(setup.batching.size, setup.runtime.accumulation)
     if examples and examples not in embedding.reads.examples:
         fitting = [name for name, reads in LOSSES.items() if examples in reads.examples]
         raise UserError(

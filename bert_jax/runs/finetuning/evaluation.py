@@ -1,16 +1,16 @@
 """A model over a split of a task: predictions, scores, and the files that hold them.
 
 Owns the way of a split to its predictions, and the results of a fine-tuned workdir:
-predictions/SPLIT/ in the task's official format, and eval/SPLIT.json. How batches are run is
-data_collator.py's.
+predictions/SPLIT/ in the task's official format, and eval/SPLIT.json with what training
+took. How batches are run is data_collator.py's.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import os
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +23,7 @@ from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, trim
 from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition
@@ -34,12 +35,12 @@ from bert_jax.runs.finetuning.data_collator import (
     run,
 )
 from bert_jax.runs.sources.source import Source, load_source
-from bert_jax.runs.workdir import word_vectors
+from bert_jax.runs.workdir import metrics, word_vectors
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import task_heads
 
 
-def fitting_features(
+def make_features(
     task: Task, split: str, examples: Sequence[Example], source: Source, length: int, cache: str
 ) -> Arrays:
     """Return a task's features of some examples, in rows of at most `length` pieces.
@@ -71,7 +72,7 @@ def fitting_features(
     return features
 
 
-def split_predictor(
+def make_split_predictor(
     task: Task, model: Any, mesh: jax.sharding.Mesh, counts: collections.Counter
 ) -> Callable[..., Predictions]:
     """Make what runs a model over splits of a task: features in, predictions out.
@@ -107,11 +108,6 @@ def split_predictor(
         return task.decode(examples, features, gather(results, len(features['input_ids'])))
 
     return predict
-
-
-def config_hash(config: schema.Config) -> str:
-    """Return sixteen hex digits that name a configuration."""
-    return hashlib.sha256(schema.dumps(config).encode()).hexdigest()[:16]
 
 
 def check_writable(workdir: Workdir) -> None:
@@ -158,7 +154,65 @@ def record(
     return write_result(workdir, split, facts | result)
 
 
-def report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir) -> str:
+def describe_training(
+    workdir: Workdir, chance: float, trained_parameters: int, step_memory_bytes: int | None
+) -> dict[str, Any]:
+    """Return what a run that has ended came to, and took (sweep.py has names for its table).
+
+    Args:
+      workdir: its folder.
+      chance: the training loss of a constant answer.
+      trained_parameters: how many weights it has trained.
+      step_memory_bytes: memory of its compiled step; None: unknown.
+    """
+    loss = measure_training_loss(workdir)
+    return {
+        'train_loss': loss,
+        'chance_loss': chance,
+        'failed': loss is None or loss >= LEARNT * chance,
+        'costs': {
+            'trained_parameters': trained_parameters,
+            'checkpoint_bytes': workdir.checkpoint_bytes(),
+            'step_memory_bytes': step_memory_bytes,
+            'step_ms': measure_step_ms(workdir),
+        },
+    }
+
+
+def measure_training_loss(workdir: Workdir) -> float | None:
+    """Return the mean over the log lines of a run that end in the last tenth of it.
+
+    The last line alone may be a single batch. None where all their steps were discarded.
+    """
+    # Late lines are chosen by step: a run that was resumed may have lines of unequal length.
+    lines = _read_train_lines(workdir)
+    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
+    if not late:
+        return None
+
+    # Each line is a mean over its own steps, so it counts by those that were not discarded.
+    weights = [line['steps'] - line['discarded_steps'] for line in late]
+    weighted = [line['loss'] * weight for line, weight in zip(late, weights)]
+    return sum(weighted) / sum(weights)
+
+
+def measure_step_ms(workdir: Workdir) -> float | None:
+    """Return the median time of a step over the log lines of a run, each a mean of its steps.
+
+    Compiling, scoring and saving are left out. None where no line has a time.
+    """
+    times = [line['step_ms'] for line in _read_train_lines(workdir) if 'step_ms' in line]
+    if not times:
+        return None
+    return statistics.median(times)
+
+
+def _read_train_lines(workdir: Workdir) -> list[dict[str, Any]]:
+    lines = metrics.read_metrics(workdir.metrics_file)
+    return [line for line in lines if line['split'] == 'train']
+
+
+def write_report(task: Task, split: str, examples: Sequence[Example], workdir: Workdir) -> str:
     """Return the detailed scores of the predictions that a workdir has of a split, as text."""
     file = workdir.predictions(split) / 'predictions.tsv'
     if not file.exists() or not task.labelled(examples):
@@ -185,7 +239,7 @@ def _check_fit(task: Task, data: dict[str, Any], workdir: Workdir) -> None:
         )
 
 
-def in_windows(task: Any, doc_stride: int) -> Any:
+def set_doc_stride(task: Any, doc_stride: int) -> Any:
     """Return the task with windows on long texts that begin so many pieces after each other.
 
     Raises:
@@ -243,18 +297,20 @@ class TaskEvaluator:
         # Another task may be scored (AX by an MNLI model) if its head and labels are the model's
         # own.
         self.own = task_name is None
-        task = load_task(
-            data['task'] if task_name is None else task_name,
-            data['data_dir'] if self.own and data_dir is None else data_dir or '',
-        )
+        if task_name is None:
+            task_name = data['task']
+            if data_dir is None:
+                data_dir = data['data_dir']
+        task = load_task(task_name, data_dir or '')
         _check_fit(task, data, workdir)
         task = task.under(data.get('options', {}) | workdir.chosen())
         if doc_stride:
-            task = in_windows(task, doc_stride)
+            task = set_doc_stride(task, doc_stride)
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split
         self.name = self.split if self.own else f'{task.name}-{self.split}'
-        self.name += f'-doc_stride_{doc_stride}' if doc_stride else ''
+        if doc_stride:
+            self.name += f'-doc_stride_{doc_stride}'
 
         # The same model, with the weights of the newest checkpoint.
         self._source = load_source(folder)
@@ -266,14 +322,14 @@ class TaskEvaluator:
         of_head = task.head, self._source.model, task.num_outputs, config.head_dropout
         model = task_heads.make_model(*of_head, runtime, self._source.bert.sentence)
         self._compilations: collections.Counter = collections.Counter()
-        self._predict = split_predictor(task, model, mesh, self._compilations)
+        self._predict = make_split_predictor(task, model, mesh, self._compilations)
         self._inputs = word_vectors.inputs(self._source.model, self._source.tokenizer)
 
     def predict(self, examples: Sequence[Example], cache: str = '') -> Predictions:
         """Answer examples of the task; `cache`: folder for features that are slow to make."""
         # Rows as those that it was trained on were made.
         length, buckets = self.config.max_seq_length, self.config.length_buckets
-        features = fitting_features(self.task, self.split, examples, self._source, length, cache)
+        features = make_features(self.task, self.split, examples, self._source, length, cache)
         predictions = self._predict(self._params, examples, features, buckets, self._inputs)
         logging.info(f'compilations: {dict(self._compilations)}')
         return predictions
@@ -308,7 +364,10 @@ def evaluate(
       UserError: the workdir is none, or its model does not fit the task.
     """
     trained = TaskEvaluator(workdir, task, data_dir, split, doc_stride)
-    facts: dict[str, Any] = {'step': trained.step, 'config_hash': config_hash(trained.config)}
+    facts: dict[str, Any] = {
+        'step': trained.step,
+        'config_hash': schema.hash_config(trained.config),
+    }
     facts |= {'doc_stride': doc_stride} if doc_stride else {}
 
     # Another task's results do not take the place of its own; what fine-tuning noted of its own
@@ -319,7 +378,7 @@ def evaluate(
         if facts.items() <= earlier.items():
             facts = earlier | facts
     result = trained.record(trained.name, facts)
-    text = report(trained.task, trained.name, trained.examples, trained.workdir)
+    text = write_report(trained.task, trained.name, trained.examples, trained.workdir)
     if show and text:
         show(text)
     return result

@@ -6,8 +6,6 @@ are resumed, selected, scored and swept alike.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
@@ -15,11 +13,12 @@ from bert_jax.configs.model.embedding_kinds import OF_WORDS
 from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.model.bilstm import FeatureTagger, find_layers
-from bert_jax.runs.finetuning.approach import Approach, Training
+from bert_jax.runs.finetuning.approach import Approach, RunSetup, Training
 from bert_jax.runs.finetuning.encoder_cache import WordStates
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import TaskData
 from bert_jax.train import task_heads
+from bert_jax.train.state import TrainState
 
 
 class FeatureBased(Approach):
@@ -44,48 +43,37 @@ class FeatureBased(Approach):
         super().__init__(data, machine)
         self._words: dict[int, dict[str, WordStates]] = {}
 
-    def check(self, config: Any) -> None:
+    def check(self, setup: RunSetup) -> None:
         """Raise UserError where the encoder has too few layers for `features`."""
         # Asks and throws away: the layers are named by the setting, counted by the encoder.
-        find_layers(config.features, self.data.source.model.num_layers)
-        self.check_targets(config)
+        self._list_layers(setup)
 
-    def make_training(self, config: Any) -> Training:
-        """Make what a run of `config` trains: a BiLSTM with a classifier."""
+    def _list_layers(self, setup: RunSetup) -> tuple[int, ...]:
+        assert setup.tagger is not None, 'its settings are a FeatureConfig'
+        return find_layers(setup.tagger.features, self.data.source.model.num_layers)
+
+    def make_training(self, setup: RunSetup) -> Training:
+        """Make what a run trains: a BiLSTM with a classifier."""
         # 'sum...' learns one weight a layer; a single layer or a concatenation needs none.
-        task = self.data.task
+        task, tagger = self.data.task, setup.tagger
+        assert tagger is not None, 'its settings are a FeatureConfig'
         model = FeatureTagger(
             outputs=task.num_outputs,
-            weigh=config.features.startswith('sum'),
-            depth=config.lstm_layers,
-            width=config.lstm_width,
-            dropout=config.head_dropout,
-            dtype=jnp.dtype(config.runtime.compute_dtype),
+            weigh=tagger.features.startswith('sum'),
+            depth=tagger.layers,
+            width=tagger.width,
+            dropout=setup.head_dropout,
+            dtype=jnp.dtype(setup.runtime.compute_dtype),
         )
-        train, scored = self.features(config)
-        layers = find_layers(config.features, self.data.source.model.num_layers)
-        words, targets = self._words[config.max_seq_length], self.make_targets(config)
+        train, scored = self.make_features(setup)
+        objective = task_heads.make_objective(task.head, model, setup.embedding, setup.targets)
+        # Without attention there is no kernel to choose. The encoder's costs are spent once, and
+        # not in a step.
+        return Training(train, scored, model, model, objective, StepCosts(None))
 
-        def read_inputs(split: str, batch: Arrays) -> Arrays:
-            # The states are fetched batch by batch; all of them would not fit in memory.
-            return batch | {'features': words[split].lookup(batch['input_ids'], layers)}
-
-        return Training(
-            train,
-            scored,
-            model,
-            model,  # no attention, so no kernel to choose
-            task_heads.make_objective(task.head, model, config.embedding, targets),
-            (model, config.embedding, targets),
-            read_inputs,
-            divide=lambda params: (params, None),
-            load=lambda state, folder: state,  # a BiLSTM begins at random
-            costs=StepCosts(None),  # the encoder's are spent once, and not in a step
-        )
-
-    def features(self, config: Any) -> tuple[Arrays, Arrays]:
+    def make_features(self, setup: RunSetup) -> tuple[Arrays, Arrays]:
         """Return a row for each sentence; compute the states of the words that the run needs."""
-        data, length = self.data, config.max_seq_length
+        data, length = self.data, setup.length
 
         # The same rows as fine-tuning has, so that both read a word in the same context.
         if length not in self._words:
@@ -96,7 +84,17 @@ class FeatureBased(Approach):
 
         # Only the chosen training examples: the encoder is the expensive part of such a run.
         train, scored = self._words[length]['train'], self._words[length][data.split]
-        chosen = data.choose(config.train_examples, config.seed)
-        train.need(chosen, self._machine.mesh, self._machine.heed)
+        train.need(setup.examples, self._machine.mesh, self._machine.heed)
         scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
         return train.sentences, scored.sentences
+
+    def read_inputs(self, setup: RunSetup, split: str, batch: Arrays) -> Arrays:
+        """Add the states of the words of a batch of 'train' or the scored split."""
+        # The states are fetched batch by batch; all of them would not fit in memory.
+        states = self._words[setup.length][split]
+        return batch | {'features': states.lookup(batch['input_ids'], self._list_layers(setup))}
+
+    def load_weights(self, setup: RunSetup, state: TrainState, folder: str) -> TrainState:
+        """Return the fresh state: a BiLSTM begins at random."""
+        del setup, folder
+        return state

@@ -21,11 +21,12 @@ from bert_jax.input_pipeline.tasks.base import Task
 from bert_jax.input_pipeline.tasks.found import FoundTask
 from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.input_pipeline.text.tables import Table
-from bert_jax.runs.finetuning import evaluation, machine, sweep
+from bert_jax.runs.finetuning import evaluation, sweep
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.feature_based import FeatureBased
 from bert_jax.runs.finetuning.finetuner import FineTuner
-from bert_jax.runs.finetuning.task_data import TaskData, keep, task_identity
+from bert_jax.runs.finetuning.machine import Machine, prepare_machine
+from bert_jax.runs.finetuning.task_data import TaskData, keep_task, task_identity
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.results import RunResult, numbers
@@ -64,13 +65,16 @@ class FinetuneResult(RunResult):
     @property
     def scores(self) -> dict[str, float]:
         """Return the scores of the run, of a sweep those of the best one."""
-        return numbers(sweep.best_of(self.runs)['metrics']) if self.runs else {}
+        if not self.runs:
+            return {}
+        return numbers(sweep.find_best(self.runs)['metrics'])
 
     @property
     def folder(self) -> Workdir:
         """Return the folder of the run, of a sweep that of the best one."""
-        name = sweep.best_of(self.runs).get('name') if self.runs else None
-        return Workdir(os.path.join(self.workdir, 'runs', name) if name else self.workdir)
+        if self.runs and 'name' in self.runs[0]:
+            return Workdir(os.path.join(self.workdir, 'runs', sweep.find_best(self.runs)['name']))
+        return Workdir(self.workdir)
 
     def show(self) -> int:
         """Print the scores, and return the exit code of the command."""
@@ -83,8 +87,10 @@ class FinetuneResult(RunResult):
 
     def verdict(self) -> str | None:
         """Say how the score compares with guessing; None where there is none."""
-        best = sweep.best_of(self.runs)
-        return notes.verdict(best, notes.guesses(self.folder)) if best['metrics'] else None
+        best = sweep.find_best(self.runs)
+        if not best['metrics']:
+            return None
+        return notes.verdict(best, notes.guesses(self.folder))
 
     def uses(self, folder: str) -> dict[str, str]:
         """Return commands for the model in `folder`, a word of the shell, and what they do."""
@@ -118,16 +124,16 @@ def finetune(
       Stopped: after a signal, with the state saved.
       UserError: there can be no such run.
     """
-    points = [Point('', {}, runs)] if isinstance(runs, FinetuneConfig) else runs
     loaded = task.task if isinstance(task, FoundTask) else load_task(task, data_dir)
+    points = [Point('', {}, runs)] if isinstance(runs, FinetuneConfig) else runs
     folder = Workdir(workdir)
     with folder.lock():
         if isinstance(task, FoundTask):
-            task = keep(task, folder)
+            task = keep_task(task, folder)
         # Two approaches side by side take any encoder that both can read as it is.
-        on_features = any(isinstance(point.config, FeatureConfig) for point in points)
-        load = source.load_source if on_features else source.load_plain
-        encoder = load(init_from, print_map)
+        encoder = source.load_source(init_from, print_map)
+        if not any(isinstance(point.config, FeatureConfig) for point in points):
+            encoder = source.make_plain(encoder)
         logging.info(
             f'{loaded.name}: encoder of {encoder.where}, step {encoder.step}; the {loaded.head}'
             ' head is fresh'
@@ -136,39 +142,50 @@ def finetune(
         # Shared by all runs: the task's features, the mesh, compiled programs.
         identity = task_identity(loaded, task, data_dir)
         data = TaskData(loaded, encoder, identity, str(folder.features))
-        ready = machine.ready(points[0].config.runtime, encoder.model)
-        runners = _runners(data, ready, on_features, profile_steps)
+        machine = prepare_machine(points[0].config.runtime, encoder.model)
+        pairs = _choose_tuners(points, data, machine, profile_steps)
 
         # One run into the folder itself, or a grid into its runs/.
         if isinstance(runs, FinetuneConfig):
-            result, done_before = runners[on_features].run(runs, workdir)
-            of_classes = evaluation.report(loaded, data.split, data.scored, folder)
+            result, done_before = pairs[0][0].run(runs, workdir)
+            of_classes = evaluation.write_report(loaded, data.split, data.scored, folder)
             text = sweep.describe(result, done_before)
             finished = FinetuneResult(workdir, [result], text, of_classes)
         else:
-            pairs = [(runners[isinstance(p.config, FeatureConfig)], p) for p in points]
             rows = sweep.run_sweep(pairs, workdir)
-            text = sweep.table(rows, loaded.metric)
+            text = sweep.format_table(rows, loaded.metric)
             finished = FinetuneResult(workdir, rows, text)
-        logging.info(f'compilations: {dict(ready.compilations) or "none"}')
-    return dataclasses.replace(finished, head=loaded.head, columns=_columns(loaded))
+        logging.info(f'compilations: {dict(machine.compilations) or "none"}')
+    return dataclasses.replace(finished, head=loaded.head, columns=_write_columns(loaded))
 
 
-def _columns(task: Task) -> str:
+def _choose_tuners(
+    points: Sequence[Point[Any]], data: TaskData, machine: Machine, profile_steps: int
+) -> list[tuple[FineTuner, Point[Any]]]:
+    """Return the points, each with what carries it out; runs of one approach share that."""
+    tuners: dict[type[Approach], FineTuner] = {}
+    pairs = []
+    for point in points:
+        approach = FeatureBased if isinstance(point.config, FeatureConfig) else Approach
+        if approach not in tuners:
+            tuners[approach] = FineTuner(approach(data, machine), machine, profile_steps)
+        pairs.append((tuners[approach], point))
+    return pairs
+
+
+def _write_columns(task: Task) -> str:
     """Return ' --columns=...' where texts are not in the columns that are read without it."""
     tables = next(iter(getattr(task, 'files', {}).values()), ())
-    table = tables[0] if tables and isinstance(tables[0], Table) else None
-    named = {role: table.columns[role] for role in _READ if role in table.columns} if table else {}
-    parts = [f'{role}={column}' for role, column in named.items() if role != column]
-    if not table or not parts or any(',' in part for part in parts):
+    if not tables or not isinstance(tables[0], Table):
+        return ''
+    table, parts = tables[0], []
+    for role in _READ:
+        column = table.columns.get(role, role)
+        if column != role:
+            parts.append(f'{role}={column}')
+    if not parts or any(',' in part for part in parts):
         return ''
     flag = ' ' + shlex.quote(f'--columns={",".join(parts)}')
-    return flag if table.header else f'{flag} --header=false'
-
-
-def _runners(
-    data: TaskData, ready: machine.Machine, on_features: bool, profile_steps: int
-) -> dict[bool, FineTuner]:
-    """Return {whether the encoder is frozen: what carries out such runs}."""
-    kinds = {False: Approach} | ({True: FeatureBased} if on_features else {})
-    return {key: FineTuner(kind(data, ready), ready, profile_steps) for key, kind in kinds.items()}
+    if not table.header:
+        flag += ' --header=false'
+    return flag

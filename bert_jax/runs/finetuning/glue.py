@@ -21,7 +21,7 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tasks.base import label_table
 from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.runs.finetuning import evaluation
-from bert_jax.runs.finetuning.sweep import aligned, best_of
+from bert_jax.runs.finetuning.sweep import align, find_best
 from bert_jax.runs.workdir.workdir import Workdir
 
 # What eval/SPLIT.json says.
@@ -84,11 +84,12 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
     for path in sorted(glob.glob(pattern)):
         # Both files are there only when the run is done.
         for folder in [path, *sorted(glob.glob(os.path.join(glob.escape(path), 'runs', '*')))]:
-            files = (Workdir(folder).result('dev'), Workdir(folder).data_file)
-            if all(file.exists() for file in files):
-                result, data = (read_object(file) for file in files)
-                if 'task' in result:  # a workdir of bert-pretrain may have a split called dev
-                    by_task[result['task']].append(TaskRun(folder, result, data['data_dir']))
+            workdir = Workdir(folder)
+            if not workdir.result('dev').exists() or not workdir.data_file.exists():
+                continue
+            result, data = read_object(workdir.result('dev')), read_object(workdir.data_file)
+            if 'task' in result:  # a workdir of bert-pretrain may have a split called dev
+                by_task[result['task']].append(TaskRun(folder, result, data['data_dir']))
     if not by_task:
         raise UserError(
             f'--runs={pattern}: no folder that matches is a finished run or sweep of'
@@ -98,7 +99,7 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
     # One run stands for a task: the best on dev that has learnt something.
     best = {}
     for task, runs in by_task.items():
-        highest = best_of([run.result for run in runs])
+        highest = find_best([run.result for run in runs])
         chosen = best[task] = next(run for run in runs if run.result is highest)
         metric = highest['metric']
         logging.info(
@@ -111,7 +112,7 @@ def find_runs(pattern: str) -> dict[str, TaskRun]:
     return best
 
 
-def table(runs: dict[str, TaskRun]) -> str:
+def format_table(runs: dict[str, TaskRun]) -> str:
     """Write the row of the paper's Table 1 for these runs, on dev, in percent.
 
     `-` where there is no run, the mean where all are there.
@@ -119,18 +120,19 @@ def table(runs: dict[str, TaskRun]) -> str:
     # Percent, as the paper has it; MNLI's cell has two numbers, which the mean counts as two.
     cells, numbers = {}, []
     for column, entries in _COLUMNS.items():
-        values = [
-            100 * _result(runs[task], split)['metrics'][metric]
-            for task, split, metric in entries
-            if task in runs
-        ]
+        values = []
+        for task, split, metric in entries:
+            if task in runs:
+                values.append(100 * read_or_score(runs[task], split)['metrics'][metric])
         numbers += values
         cells[column] = '/'.join(f'{value:.1f}' for value in values) or '-'
 
     # A mean of some of the tasks would look better or worse than it is.
     complete = len(numbers) == sum(map(len, _COLUMNS.values()))
-    cells['Average'] = f'{sum(numbers) / len(numbers):.1f}' if complete else '-'
-    return '\n'.join(aligned([list(cells), list(cells.values())]))
+    cells['Average'] = '-'
+    if complete:
+        cells['Average'] = f'{sum(numbers) / len(numbers):.1f}'
+    return '\n'.join(align([list(cells), list(cells.values())]))
 
 
 def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
@@ -145,27 +147,30 @@ def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
       UserError: runs or test files are missing, or have other rows than the site's; it names all
         of them, before anything is predicted.
     """
-    folders = _folders(runs, glue)
-    examples = _test_examples(runs, glue, folders)
+    folders = find_folders(runs, glue)
+    examples = read_test_examples(runs, glue, folders)
 
     # The predictions, which are made where a run has none yet: this is what takes long.
     texts = {}
     for name, (task, split, _) in _FILES.items():
-        # WNLI without a run: the majority, as the paper submits it.
+        # WNLI without a run: the majority, as the paper submits it; AX by the model of MNLI.
         if task == 'wnli' and task not in runs:
-            answers: Result = dict.fromkeys(
-                (example.id for example in examples[name]), majority(folders['wnli'])
-            )
+            majority = find_majority(folders[task])
+            answers: Result = {example.id: majority for example in examples[name]}
+        elif task == 'ax':
+            run = runs['mnli']
+            answers = read_or_predict(run, task, split, folders[task])
         else:
-            run = runs['mnli' if task == 'ax' else task]
-            answers = _answers(run, task, split, folders['ax'] if task == 'ax' else None)
+            run = runs[task]
+            answers = read_or_predict(run, task, split, None)
 
         # The regression may leave the scale, and the site takes no number beyond it.
         if task == 'stsb':
-            answers = clipped(answers)
+            answers = clip(answers)
 
         # The file must have every row of the test set, in its order.
-        if lacking := [example.id for example in examples[name] if example.id not in answers]:
+        lacking = [example.id for example in examples[name] if example.id not in answers]
+        if lacking:
             raise UserError(
                 f'{run.folder}: its predictions of {task} {split} lack {len(lacking)} examples, the'
                 f' first is {lacking[0]!r}: predict again (bert-evaluate --workdir={run.folder}'
@@ -182,34 +187,37 @@ def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
             archive.writestr(f'{name}.tsv', text)
 
 
-def _test_examples(
+def read_test_examples(
     runs: dict[str, TaskRun], glue: str | None, folders: dict[str, str]
 ) -> dict[str, list[Any]]:
     """Read the examples of each file of a submission; UserError names all that is missing."""
     # One message of all that is wrong: a download that takes hours is best done once.
     missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
-    missing += [
-        f'the folder {_FOLDERS[task][0]} in {_parent(runs, glue) or "the GLUE folder (--data_dir)"}'
-        for task, folder in folders.items()
-        if not folder
-    ]
+    for task, folder in folders.items():
+        if not folder:
+            parent = find_parent(runs, glue) or 'the GLUE folder (--data_dir)'
+            missing.append(f'the folder {_FOLDERS[task][0]} in {parent}')
     data_dirs = {task: run.data_dir for task, run in runs.items()} | folders
     examples: dict[str, list[Any]] = {}
     others = []
     for name, (task, split, rows) in _FILES.items():
-        if folder := data_dirs.get(task):
-            try:
-                examples[name] = load_task(task, folder).examples(split)
-            except UserError as error:
-                missing.append(str(error))
-                continue
+        if not data_dirs.get(task):
+            continue
+        try:
+            examples[name] = load_task(task, data_dirs[task]).examples(split)
+        except UserError as error:
+            missing.append(str(error))
+            continue
 
-            # A dev set under the name of a test set, or a shortened one: the site would refuse it.
-            if (count := len(examples[name])) != rows:
-                others.append(
-                    f'{name}: {count} rows in the {split} split of {task}, {rows} on the site'
-                )
-    problems = [f'missing {"; ".join(missing)}'] if missing else []
+        # A dev set under the name of a test set, or a shortened one: the site would refuse it.
+        count = len(examples[name])
+        if count != rows:
+            others.append(
+                f'{name}: {count} rows in the {split} split of {task}, {rows} on the site'
+            )
+    problems = []
+    if missing:
+        problems.append(f'missing {"; ".join(missing)}')
     if others:
         problems.append(f"test files that are not the GLUE site's: {'; '.join(others)}")
     if problems:
@@ -217,42 +225,49 @@ def _test_examples(
     return examples
 
 
-def _parent(runs: dict[str, TaskRun], glue: str | None) -> str:
+def find_parent(runs: dict[str, TaskRun], glue: str | None) -> str:
     """Return the folder of the GLUE download: `glue`, or that of the MNLI data; '' if unknown."""
-    if glue or 'mnli' not in runs:
-        return glue or ''
+    if glue:
+        return glue
+    if 'mnli' not in runs:
+        return ''
     mnli = runs['mnli'].data_dir
-    return mnli if mnli.startswith('tfds:') else os.path.dirname(mnli)
+    if mnli.startswith('tfds:'):
+        return mnli
+    return os.path.dirname(mnli)
 
 
-def _folders(runs: dict[str, TaskRun], glue: str | None) -> dict[str, str]:
+def find_folders(runs: dict[str, TaskRun], glue: str | None) -> dict[str, str]:
     """Return the data folder ('' where there is none) of each task that needs no run of its own."""
     # Of tfds there are no folders: the same prefix serves all tasks.
-    parent = _parent(runs, glue)
+    parent = find_parent(runs, glue)
     if parent.startswith('tfds:'):
         return dict.fromkeys(_FOLDERS, parent)
     folders: dict[str, str] = {}
     for task, names in _FOLDERS.items():
-        existing = [path for name in names if os.path.isdir(path := os.path.join(parent, name))]
-        trained_on = runs[task].data_dir if task in runs else ''
-        folders[task] = existing[0] if existing else trained_on
+        folders[task] = runs[task].data_dir if task in runs else ''
+        for name in reversed(names):
+            path = os.path.join(parent, name)
+            if os.path.isdir(path):
+                folders[task] = path
     return folders
 
 
-def clipped(answers: dict[str, float]) -> dict[str, float]:
+def clip(answers: dict[str, float]) -> dict[str, float]:
     """Clip STS-B's numbers to 0 to 5, as the site wants them; log how many were beyond.
 
     Not for scores on dev.
     """
     low, high = _SIMILARITY
     within = {name: min(max(answer, low), high) for name, answer in answers.items()}
-    if changed := sum(within[name] != answer for name, answer in answers.items()):
+    changed = sum(within[name] != answer for name, answer in answers.items())
+    if changed:
         line = 'STS-B: %d of %d predictions were beyond %g to %g and are clipped'
         logging.info(line, changed, len(within), low, high)
     return within
 
 
-def majority(folder: str) -> str:
+def find_majority(folder: str) -> str:
     """Return the commoner label of the WNLI training set.
 
     The paper submits it, because no model beats it (section 4.1).
@@ -263,7 +278,7 @@ def majority(folder: str) -> str:
     return task.labels[commonest]
 
 
-def _result(
+def read_or_score(
     run: TaskRun, split: str, task: str | None = None, data_dir: str | None = None
 ) -> Result:
     """Return eval/SPLIT.json of a run, made now where it is not there or is of other weights.
@@ -280,14 +295,14 @@ def _result(
     return evaluation.evaluate(run.folder, task, data_dir, split)
 
 
-def _answers(run: TaskRun, task: str, split: str, other_data: str | None) -> Result:
+def read_or_predict(run: TaskRun, task: str, split: str, other_data: str | None) -> Result:
     """Return {example id: answer} of a run for a split of its task.
 
     With `other_data`, a folder, of another task.
     """
     # The predictions' file is made with the result, so that is asked for first.
     other = task if other_data else None
-    _result(run, split, other, other_data)
+    read_or_score(run, split, other, other_data)
     loaded = load_task(task, other_data or run.data_dir)
     folder = Workdir(run.folder).predictions(f'{task}-{split}' if other else split)
     return loaded.read_predictions(os.path.join(folder, 'predictions.tsv'), []).answers

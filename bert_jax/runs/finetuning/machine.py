@@ -71,14 +71,14 @@ class Machine(NamedTuple):
             raise Stopped(self.signal.received)
 
 
-def ready(runtime: RuntimeConfig, model: ModelConfig) -> Machine:
+def prepare_machine(runtime: RuntimeConfig, model: ModelConfig) -> Machine:
     """Make this machine ready for runs with such settings; a signal no longer ends the process."""
-    mesh = mesh_of(runtime, model)
+    mesh = prepare_mesh(runtime, model)
     logging.info(before_jax.describe_determinism(jax.default_backend()))
     return Machine(runtime, mesh, StopSignal(), collections.Counter())
 
 
-def mesh_of(runtime: RuntimeConfig, model: ModelConfig) -> jax.sharding.Mesh:
+def prepare_mesh(runtime: RuntimeConfig, model: ModelConfig) -> jax.sharding.Mesh:
     """Make the mesh for runs with such settings; UserError where the devices cannot be had so."""
     # Before anything is compiled.
     program_cache.use(runtime.compilation_cache)

@@ -44,7 +44,7 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
     """
     # All points before the first is run: a mistake in the last should not cost a night.
     for runner, point in runs:
-        runner.check(point.config)
+        runner.resolve(point.config)
     Workdir(folder).check_takes_sweep()
     rows, reused = [], 0
     for number, (runner, point) in enumerate(runs, start=1):
@@ -58,7 +58,7 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
         logging.info(f'{reused} of {len(runs)} runs were done before and are reused')
 
     # sweep.json comes last: it is there only when all runs are.
-    best = best_of(rows)
+    best = find_best(rows)
     report = {
         'task': best['task'],
         'metric': best['metric'],
@@ -72,7 +72,7 @@ def run_sweep(runs: Sequence[tuple[FineTuner, Point[Any]]], folder: str) -> list
     return rows
 
 
-def best_of(results: Sequence[Row]) -> Row:
+def find_best(results: Sequence[Row]) -> Row:
     """Return the run with the highest dev score of those that have learnt something, or of all."""
 
     # First by "has not failed", then by score: False sorts before True, and NaN before all.
@@ -101,7 +101,9 @@ def summarize(rows: Sequence[Row]) -> list[Row]:
         measures = {}
         for name in members[0]['metrics']:  # every run of a task has the same
             values = [member['metrics'][name] for member in members]
-            sd = statistics.stdev(values) if len(values) > 1 else None
+            sd = None
+            if len(values) > 1:
+                sd = statistics.stdev(values)
             measures[name] = {'mean': statistics.fmean(values), 'sd': sd, 'max': max(values)}
         summary.append(
             {
@@ -124,31 +126,41 @@ def _costs(members: Sequence[Row]) -> dict[str, float | None]:
     for name in COSTS:
         noted = [member['costs'][name] for member in members if 'costs' in member]
         values = [value for value in noted if value is not None]
-        over = statistics.median if name == 'step_ms' else max
-        costs[name] = over(values) if values else None
+        if not values:
+            costs[name] = None
+        elif name == 'step_ms':
+            costs[name] = statistics.median(values)
+        else:
+            costs[name] = max(values)
     return costs
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
+def write_settings(settings: Mapping[str, Any]) -> str:
     """Write settings but for the seed, as 'peak_lr=3e-05, epochs=4'."""
     words = [f'{k.rpartition(".")[2]}={v}' for k, v in settings.items() if k != 'seed']
     return ', '.join(words) or 'all runs'
 
 
-def axis_of(rows: Sequence[Row]) -> str | None:
+def find_axis(rows: Sequence[Row]) -> str | None:
     """Return the setting that scores are drawn over: that alone has three numbers or more."""
     values: dict[str, set[Any]] = {}
     for row in rows:
         for name, value in row['settings'].items():
-            values.setdefault(name, set()).add(value if type(value) in (int, float) else None)
-    of_numbers = [n for n, seen in values.items() if len(seen) > 2 and not seen & {None}]
-    axes = [name for name in of_numbers if name != 'seed']
-    return axes[0] if len(axes) == 1 else None
+            if type(value) not in (int, float):
+                value = None
+            values.setdefault(name, set()).add(value)
+    axes = []
+    for name, seen in values.items():
+        if name != 'seed' and len(seen) > 2 and None not in seen:
+            axes.append(name)
+    if len(axes) == 1:
+        return axes[0]
+    return None
 
 
-def line_of(settings: Mapping[str, Any], axis: str | None) -> str:
+def write_line(settings: Mapping[str, Any], axis: str | None) -> str:
     """Write the settings of a run but for the seed and the axis of its picture."""
-    words = in_words({name: value for name, value in settings.items() if name != axis})
+    words = write_settings({name: value for name, value in settings.items() if name != axis})
     return _STARTS.get(words, words)
 
 
@@ -157,45 +169,48 @@ def chart_scores(
     guessed: Sequence[notes.Guess],
     colours: Mapping[str, int] | None = None,
 ) -> plots.Chart | plots.Spread:
-    """Return the picture of a sweep: means over the setting of `axis_of`, or every seed a point.
+    """Return the picture of a sweep: means over the setting of `find_axis`, or every seed a point.
 
     Args:
       rows: the results of its runs.
       guessed: what guessing scores, of a run.
-      colours: of the lines, by what `line_of` calls them; None: in the order of these names.
+      colours: of the lines, by what `write_line` calls them; None: in the order of these names.
     """
-    metric, axis = rows[0]['metric'], axis_of(rows)
+    metric, axis = rows[0]['metric'], find_axis(rows)
     title, quantity = f'{metric} on {rows[0]["split"]}', plots.get_quantity(metric)
-    levels = [guess.scores[metric] * quantity.factor for guess in guessed if metric in guess.scores]
+    level = None
+    for guess in guessed:
+        if metric in guess.scores:
+            level = guess.scores[metric] * quantity.factor
     if axis is None:
         groups: dict[str, list[float]] = {}
         for row in rows:
             score = row['metrics'][metric] * quantity.factor
-            groups.setdefault(in_words(row['settings']), []).append(score)
-        guess = levels[-1] if levels else None
-        return plots.Spread(f'{title}, every run a point', quantity.unit, groups, guess)
+            groups.setdefault(write_settings(row['settings']), []).append(score)
+        return plots.Spread(f'{title}, every run a point', quantity.unit, groups, level)
 
     points: dict[str, list[tuple[float, float]]] = {}
     deviations: dict[str, list[float]] = {}
     for entry in sorted(summarize(rows), key=lambda entry: entry['settings'][axis]):
-        line, score = line_of(entry['settings'], axis), entry['metrics'][metric]
+        line, score = write_line(entry['settings'], axis), entry['metrics'][metric]
         point = (entry['settings'][axis], score['mean'] * quantity.factor)
         points.setdefault(line, []).append(point)
         deviations.setdefault(line, []).append((score['sd'] or 0.0) * quantity.factor)
-    colours = colours or {line: number for number, line in enumerate(sorted(points))}
-    curves = [
-        plots.Curve(line, points[line], 'main', colours[line], deviations[line]) for line in points
-    ]
+    if not colours:
+        colours = {line: number for number, line in enumerate(sorted(points))}
+    curves = []
+    for line in points:
+        curves.append(plots.Curve(line, points[line], 'main', colours[line], deviations[line]))
     tried = sorted({row['settings'][axis] for row in rows})
-    if levels:
-        level = [(tried[0], levels[-1]), (tried[-1], levels[-1])]
-        curves.append(plots.Curve('guessing', level, 'guessing', None))
+    if level is not None:
+        ends = [(tried[0], level), (tried[-1], level)]
+        curves.append(plots.Curve('guessing', ends, 'guessing', None))
     across = axis.rpartition('.')[2].replace('_', ' ')
     unit = quantity.unit or 'score'
     return plots.Chart(f'{title} over {across}', unit, curves, across, tried)
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
+def align(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
     """Write rows of cells as lines: columns two spaces apart, numbers to the right.
 
     `left`: the indices of columns that begin at the left, as words do.
@@ -204,41 +219,37 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:
-        cells = [
-            f'{cell:{"<" if column in left else ">"}{width}}'
-            for column, (cell, width) in enumerate(zip(row, widths))
-        ]
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths)):
+            cells.append(cell.ljust(width) if column in left else cell.rjust(width))
         lines.append('  '.join(cells).rstrip())
     return lines
 
 
-def table(rows: Sequence[Row], metric: str) -> str:
+def format_table(rows: Sequence[Row], metric: str) -> str:
     """Write the summary of a sweep as text, and its best run by the selecting dev metric.
 
     Where a setting of tuning was swept, what each takes has columns after its score.
     """
     entries = summarize(rows)
     names = list(entries[0]['settings'])
-    costs = COSTS if any(name.startswith('tuning.') for name in names) else {}
+    costs: dict[str, tuple[str, Callable[[float], str]]] = {}
+    if any(name.startswith('tuning.') for name in names):
+        costs = COSTS
 
     # Settings that were swept first, then the counts, then the selecting metric.
     lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
     lines[0] += [heading for heading, _ in costs.values()]
     for entry in entries:
         scores = entry['metrics'][metric]
-        measured = [
-            *((scores[name], '{:.4f}'.format) for name in ('mean', 'sd', 'max')),
-            *((entry['costs'][name], write) for name, (_, write) in costs.items()),
-        ]
-        lines.append(
-            [
-                *(str(entry['settings'][name]) for name in names),
-                str(entry['runs']),
-                str(entry['failed'] or '-'),
-                *('-' if value is None else write(value) for value, write in measured),
-            ]
-        )
-    text = '\n'.join(aligned(lines))
+        cells = [str(entry['settings'][name]) for name in names]
+        cells += [str(entry['runs']), str(entry['failed'] or '-')]
+        for name in ('mean', 'sd', 'max'):
+            cells.append(_write_number(scores[name], '{:.4f}'.format))
+        for name, (_, write) in costs.items():
+            cells.append(_write_number(entry['costs'][name], write))
+        lines.append(cells)
+    text = '\n'.join(align(lines))
     if costs:
         text += (
             '\ntrained: weights, with the head; checkpoint: of the run that has ended, on disk;'
@@ -247,35 +258,42 @@ def table(rows: Sequence[Row], metric: str) -> str:
         )
 
     # What failed is named: the mean above is not to be read without it.
-    if failed := [row['name'] for row in rows if row.get('failed')]:
+    failed = [row['name'] for row in rows if row.get('failed')]
+    if failed:
         why = f'training loss not below {LEARNT:.0%} of what a constant answer has'
         text += f'\nfailed ({why}): {"; ".join(failed)}'
-    best = best_of(rows)
+    best = find_best(rows)
     score = f'{metric} {best["metrics"][metric]:.4f}'
     return f'{text}\nbest on {best["split"]}: {best["name"]} ({score}){_caveat(rows, best)}'
+
+
+def _write_number(value: float | None, write: Callable[[float], str]) -> str:
+    if value is None:
+        return '-'
+    return write(value)
 
 
 def _caveat(rows: Sequence[Row], best: Row) -> str:
     """Say what must be said of the best run where runs have failed; '' where nothing must."""
     if best.get('failed'):
         return '; it has FAILED, as all runs have'
-    score = lambda row: row['metrics'][best['metric']]
 
     # A failed run may score highest by luck (all one class): named, but not chosen.
-    highest = max(rows, key=score)
-    if score(highest) <= score(best):
+    metric = best['metric']
+    highest = max(rows, key=lambda row: row['metrics'][metric])
+    score = highest['metrics'][metric]
+    if score <= best['metrics'][metric]:
         return ''
-    return f'; {highest["name"]} has {score(highest):.4f} but has failed'
+    return f'; {highest["name"]} has {score:.4f} but has failed'
 
 
 def describe(result: Row, done_before: bool = False) -> str:
     """Write a result in one line."""
-    # 'total' is a count and no score.
-    shown = [
-        f'{k} {value:.4f}' for k, value in result['metrics'].items() if not k.endswith('total')
-    ]
+    shown, note = [], ''
+    for name, value in result['metrics'].items():
+        if not name.endswith('total'):  # which is a count and no score
+            shown.append(f'{name} {value:.4f}')
     scores = ', '.join(shown) or 'no labels, predictions only'
-    note = ''
     if result.get('failed'):
         # Both numbers, so that the user sees how near it was.
         loss, chance = result['train_loss'], result['chance_loss']
@@ -285,7 +303,8 @@ def describe(result: Row, done_before: bool = False) -> str:
                 f'; FAILED: training loss {loss:.4f} is not below {LEARNT:.0%} of what a constant '
                 f'answer has ({LEARNT * chance:.4f} of {chance:.4f})'
             )
-    note += ' (done before, reused)' if done_before else ''
+    if done_before:
+        note += ' (done before, reused)'
 
     # With select=best the weights are of an earlier step than the last.
     step = result.get('selected_step', result['step'])

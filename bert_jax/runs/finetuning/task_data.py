@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.tasks.batching import (
 )
 from bert_jax.input_pipeline.tasks.found import FoundTask
 from bert_jax.input_pipeline.tasks.task_file import is_task_file
-from bert_jax.runs.finetuning.evaluation import fitting_features
+from bert_jax.runs.finetuning.evaluation import make_features
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir.workdir import Workdir
 
@@ -50,7 +50,7 @@ def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
     }
 
 
-def keep(task: FoundTask, workdir: Workdir) -> str:
+def keep_task(task: FoundTask, workdir: Workdir) -> str:
     """Write what was found of a table as the task file of a run, and log it; return its path.
 
     Raises:
@@ -63,12 +63,13 @@ def keep(task: FoundTask, workdir: Workdir) -> str:
         # More splits may have been added to it, to be scored.
         kept = read_object(file)
         ours = set(task.description['files'])
-        files = {split: path for split, path in kept.get('files', {}).items() if split in ours}
-        if differing := [
-            name
-            for name in sorted({*kept, *task.description})
-            if (kept | {'files': files}).get(name) != task.description.get(name)
-        ]:
+        files = kept.get('files', {})
+        kept['files'] = {split: files[split] for split in files if split in ours}
+        differing = []
+        for name in sorted({*kept, *task.description}):
+            if kept.get(name) != task.description.get(name):
+                differing.append(name)
+        if differing:
             raise UserError(
                 f'--workdir={workdir} holds a run on another task: {file} differs in'
                 f' {", ".join(differing)}; use another folder, or --task={file}'
@@ -114,7 +115,9 @@ class TaskData:
         # Both splits now, so that a fault in either is reported before anything is computed.
         self.task, self.source, self.cache = task, source, cache
         self.split = task.selection_split
-        self.train = task.examples('train') if train is None else train
+        if train is None:
+            train = task.examples('train')
+        self.train = train
         self.scored = task.examples(self.split)
 
         # A run is judged by this split, so it must have labels.
@@ -146,12 +149,12 @@ class TaskData:
     def features(self, length: int) -> tuple[Arrays, Arrays]:
         """Return (training, scored) features of at most `length` pieces, made once a length."""
         if length not in self._features:
-            train = self._made('train', self.train, length)
-            self._features[length] = train, self._made(self.split, self.scored, length)
+            train = self._make_split('train', self.train, length)
+            self._features[length] = train, self._make_split(self.split, self.scored, length)
         return self._features[length]
 
-    def _made(self, split: str, examples: list[Any], length: int) -> Arrays:
-        features = fitting_features(self.task, split, examples, self.source, length, self.cache)
+    def _make_split(self, split: str, examples: list[Any], length: int) -> Arrays:
+        features = make_features(self.task, split, examples, self.source, length, self.cache)
         rows, *shape = features['input_ids'].shape
         logging.info(
             f'{self.task.name} {split}: {len(examples)} examples, {rows} rows of'
@@ -196,9 +199,9 @@ class TrainingRows:
         self._distinct = None
         if are_negatives and 'text_numbers' in features:
             self._distinct = features['text_numbers'][rows, :, 0]
-            self._say_left_over(self._distinct)
+            self._log_left_over(self._distinct)
 
-    def _say_left_over(self, distinct: np.ndarray) -> None:
+    def _log_left_over(self, distinct: np.ndarray) -> None:
         """Log how many rows an epoch has no place for."""
         size, lengths, seed = self._batching
         groups = [distinct]
@@ -212,7 +215,7 @@ class TrainingRows:
                 f' smaller --batch_size (now {size}), or without repeated texts'
             )
 
-    def batches(self, start: int, keys: Sequence[str] = ()) -> Iterator[Arrays]:
+    def iterate_batches(self, start: int, keys: Sequence[str] = ()) -> Iterator[Arrays]:
         """Yield endless batches of what a model reads, with labels, from step `start` (from 0) on.
 
         `keys`: the arrays of a batch, where they are others.
@@ -224,12 +227,13 @@ class TrainingRows:
             return iterate_batches(*arguments, start, self._distinct)
         return iterate_bucketed_batches(*arguments, lengths, start, self._distinct)
 
-    def read_by(self, step: int) -> str:
+    def describe_step(self, step: int) -> str:
         """Say which training examples step number `step` (from 1) has read."""
         # The order is arithmetic, so any step's batch can be asked for again.
-        batch = next(self.batches(step - 1, ['example_index']))
+        batch = next(self.iterate_batches(step - 1, ['example_index']))
         # The same example may come twice in a batch, through two of its rows.
         numbers = sorted({int(number) for number in batch['example_index']})
         shown = ', '.join(map(str, numbers[:8]))
-        more = f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''
-        return f'; step {step} read the training examples {shown}{more} (from 0)'
+        if len(numbers) > 8:
+            shown += f' and {len(numbers) - 8} more'
+        return f'; step {step} read the training examples {shown} (from 0)'

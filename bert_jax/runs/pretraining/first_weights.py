@@ -66,9 +66,9 @@ class FirstWeights:
         setup, init_from, init_by = self._setup, self._init_from, self._init_by
         if not init_from:
             return
-        from bert_jax.runs.sources import fitting, moments, word_network
+        from bert_jax.runs.sources import fitting
 
-        is_network = word_network.is_workdir(init_from)
+        is_network = fitting.is_word_network(init_from)
         is_tuned = setup.encoder.tuning.method != 'full'
         if init_by != 'weights' and (is_tuned or is_network):
             raise UserError(f'--init_by={init_by} is for a whole model that is trained whole')
@@ -84,8 +84,8 @@ class FirstWeights:
         if self._has_checkpoint or is_network:
             return
         if init_by == _WITH_MOMENTS:
-            moments.check(init_from, self._tokenizer, setup.optimizer)
-        self.source = fitting.for_pretraining(
+            fitting.check_moments(init_from, self._tokenizer, setup.optimizer)
+        self.source = fitting.read_for_pretraining(
             init_from, self._tokenizer, setup.model, setup.seed, print_map, init_by
         )
 
@@ -108,17 +108,17 @@ class FirstWeights:
                 ' tokenizer there, or take tuning.method=full'
             )
         self.identity = {'init_from': start.where, 'init_fingerprint': start.fingerprint()}
-        self.source = fitting.as_pretraining(start, self._tokenizer, setup.model, setup.seed)
+        self.source = fitting.fit_for_pretraining(start, self._tokenizer, setup.model, setup.seed)
 
     def put_into(self, state: TrainState) -> TrainState:
         """Return the fresh `state` with these weights; what tuning adds stays fresh."""
         if self.source is not None:
             return self._put_source_into(state, self.source)
         if self._init_from and not self._has_checkpoint:
-            from bert_jax.runs.sources import word_network
+            from bert_jax.runs.sources import fitting
 
-            if word_network.is_workdir(self._init_from):
-                network = word_network.put_into(state.params, self._init_from)
+            if fitting.is_word_network(self._init_from):
+                network = fitting.put_network_into(state.params, self._init_from)
                 logging.info(f'{self._init_from}: its network of words; all else is fresh')
                 return state._replace(params=network)
         if state.frozen is not None:
@@ -136,9 +136,9 @@ class FirstWeights:
             params = load_params_into(params, source.params, name, head)
         state = state._replace(params=params)
         if self._init_by == _WITH_MOMENTS:
-            from bert_jax.runs.sources import moments
+            from bert_jax.runs.sources import fitting
 
-            state = moments.put_into(state, str(self._init_from), source.step)
+            state = fitting.put_moments_into(state, str(self._init_from), source.step)
         return state
 
     def log(self) -> None:

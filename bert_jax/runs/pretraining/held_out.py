@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.schema import DistillationConfig, PretrainConfig
+from bert_jax.configs.schema import DistillationConfig, PretrainConfig, hash_config
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -159,7 +159,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     # Not at the top: a run that trains evaluates without them, and starts sooner.
     from bert_jax.conversion.trained_model import check_parts
     from bert_jax.runs.finetuning.data_collator import eval_batch_size
-    from bert_jax.runs.finetuning.evaluation import config_hash, write_result
+    from bert_jax.runs.finetuning.evaluation import write_result
     from bert_jax.runs.sources.source import read_source
 
     workdir = Workdir(folder)
@@ -200,7 +200,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         'metrics': measures,
         'records': manifest.records(split),
         'step': source.step,
-        'config_hash': config_hash(config),
+        'config_hash': hash_config(config),
     }
     return write_result(workdir, split, report)
 

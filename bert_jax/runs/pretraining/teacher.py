@@ -18,7 +18,7 @@ from bert_jax.conversion.serving import fill_up
 from bert_jax.mesh import sharding
 from bert_jax.model import heads, partition
 from bert_jax.runs.pretraining.records import Records
-from bert_jax.runs.sources.source import Source, plain, read_source
+from bert_jax.runs.sources.source import Source, make_plain, read_source
 from bert_jax.train.losses.distillation import Distillation
 from bert_jax.train.pretraining_program import PretrainingSetup
 
@@ -49,7 +49,7 @@ class Teacher:
             )
         method = setup.distillation
         assert method is not None, 'a run without a teacher'
-        source = plain(read_source(method.settings.teacher))
+        source = make_plain(read_source(method.settings.teacher))
         check_teacher(method, source, records)
         method.check(setup.model, source.model)
         self.fingerprint = source.fingerprint()

@@ -23,7 +23,7 @@ from bert_jax.input_pipeline import progress
 from bert_jax.input_pipeline.records.stream import RecordStream
 from bert_jax.mesh import before_jax, processes
 from bert_jax.model.blocks.attention_kernels import choose_kernel
-from bert_jax.runs.finetuning.machine import mesh_of
+from bert_jax.runs.finetuning.machine import prepare_mesh
 from bert_jax.runs.pretraining import baselines, same_run
 from bert_jax.runs.pretraining.first_weights import FirstWeights
 from bert_jax.runs.pretraining.held_out import make_evaluation
@@ -92,7 +92,7 @@ class PretrainResult(RunResult):
 def make_mesh(setup: PretrainingSetup, phases: Sequence[Phase], records: list[Records]) -> Mesh:
     """Make the mesh of the run. UserError where settings or records do not fit the devices."""
     # The mesh first, for what follows is checked against it.
-    mesh = mesh_of(setup.runtime, setup.model)
+    mesh = prepare_mesh(setup.runtime, setup.model)
 
     # Both raise for what does not go: rows that the devices cannot share, a kernel that they lack.
     check_batches(phases, setup.runtime.accumulation, mesh)

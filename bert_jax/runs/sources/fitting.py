@@ -1,33 +1,53 @@
-"""A source made to fit a run: its shape, and heads and words as the run asks for them.
+"""A source made to fit a run: its shape, heads, words and sizes, as the run asks for them.
 
-Owns what training may ask of a model that it starts from. How a source is read, and how a part that
-it lacks is made, is source.py's.
+ModernBERT's large model began from its base model, whose matrices were repeated
+(AnswerDotAI/ModernBERT initialization.py, model.py: centre tiling; no rescaling). DistilBERT began
+from every second block of its teacher. A phase of a pre-training that is a run of its own begins
+with the moments of the one before, and with a schedule that starts again.
+
+Owns what training may ask of a model that it starts from, and of a network of words
+(bert-pretrain retvec). How a source is read, and how a part that it lacks is made, is source.py's.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from absl import logging
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.embedding_kinds import OF_WORDS
+from bert_jax.configs.files.json_object import read_object
+from bert_jax.configs.model.embedding_kinds import OF_WORDS, Retvec
 from bert_jax.configs.model.tuning_config import TuningConfig
-from bert_jax.configs.schema import ModelConfig
+from bert_jax.configs.schema import ModelConfig, OptimizerConfig, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest
 from bert_jax.input_pipeline.tokenizer import extension
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model.embeddings import pad_vocab
-from bert_jax.runs.sources import tiling, word_network
-from bert_jax.runs.sources.source import Source, complete, plain, read_source, shape_of
+from bert_jax.model.heads import Pretraining
+from bert_jax.runs.sources.source import (
+    Source,
+    complete,
+    make_plain,
+    read_shape,
+    read_source,
+    split_step,
+)
 from bert_jax.runs.workdir import word_vectors
-from bert_jax.runs.workdir.workdir import Workdir
-from bert_jax.train.checkpoint import list_saved_steps
-from bert_jax.train.optimizer import OF_VOCABULARY
+from bert_jax.runs.workdir.workdir import MEND, Workdir
+from bert_jax.train.checkpoint import list_saved_steps, load_opt_state, load_params
+from bert_jax.train.optimizer import OF_VOCABULARY, is_stacked
+from bert_jax.train.state import (
+    TrainState,
+    compute_parameter_shapes,
+    load_moments,
+    load_params_into,
+)
 from bert_jax.train.task_heads import HEADS, choose_pretraining_head
 
 # Settings of the model that training may choose again, whatever it begins with.
@@ -37,11 +57,17 @@ FREE = (
 )  # fmt: skip
 # Those that a run may set otherwise, and that are the source's where it does not.
 RESETTABLE = ('rope_theta', 'local_rope_theta')
+# Settings of the model in which the new one may differ, by the name of the way (`--init_by`).
+_SIZES = {
+    'tiling': ('hidden_size', 'num_layers', 'num_heads', 'intermediate_size'),
+    'layers': ('num_layers',),
+}
+_FLAG = '--init_by=weights_and_moments'
 # How weights are made of a source's (`--init_by`).
 InitBy = Literal['weights', 'weights_and_moments', 'tiling', 'layers']
 
 
-def shape_settings(
+def list_shape_settings(
     init_from: str,
     data: Sequence[str],
     workdir: str | None,
@@ -57,23 +83,27 @@ def shape_settings(
     # A checkpoint is further than the source, which may be gone by now.
     if workdir and list_saved_steps(workdir):
         shape = Workdir(workdir).model_config().tuned(TuningConfig())
-    elif word_network.is_workdir(init_from):
+    elif is_word_network(init_from):
         # It has no encoder: all but the kind of word vectors is the preset's.
-        vocabulary = [f'model.vocab_size={Manifest.load(data[0]).vocab_size}'] if data else []
-        return [f'model.embedding={OF_WORDS}', *vocabulary]
+        settings = [f'model.embedding={OF_WORDS}']
+        if data:
+            settings.append(f'model.vocab_size={Manifest.load(data[0]).vocab_size}')
+        return settings
     else:
-        shape = shape_of(init_from)
+        shape = read_shape(init_from)
         # Rows beyond the vocabulary, which only pad the source's word table, stay.
-        if data and not shape.holds(entries := Manifest.load(data[0]).vocab_size):
-            shape = dataclasses.replace(shape, vocab_size=entries)
+        if data:
+            entries = Manifest.load(data[0]).vocab_size
+            if not shape.holds(entries):
+                shape = dataclasses.replace(shape, vocab_size=entries)
     # All of them: what a saved file leaves out as a default the preset may have otherwise.
-    chosen = (*FREE, *tiling.SIZES.get(init_by, ()))
+    chosen = (*FREE, *_SIZES.get(init_by, ()))
     settings = [f'model.{name}={v}' for name, v in vars(shape).items() if name not in chosen]
     logging.info(f'{init_from}: {", ".join(settings)}')
     return settings
 
 
-def for_pretraining(
+def read_for_pretraining(
     name: str,
     tokenizer: Tokenizer,
     config: ModelConfig,
@@ -89,28 +119,29 @@ def for_pretraining(
     UserError where the source is a model of another shape, or the vocabulary is not the source's or
     an extension of it.
     """
-    return as_pretraining(plain(read_source(name, print_map)), tokenizer, config, seed, init_by)
+    source = make_plain(read_source(name, print_map))
+    return fit_for_pretraining(source, tokenizer, config, seed, init_by)
 
 
-def as_pretraining(
+def fit_for_pretraining(
     source: Source,
     tokenizer: Tokenizer,
     config: ModelConfig,
     seed: int,
     init_by: InitBy = 'weights',
 ) -> Source:
-    """Return `for_pretraining`, of a source that was read and is plain."""
+    """Return `read_for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
-    source = with_embedding(with_vocabulary(source, tokenizer), config)
-    if init_by in tiling.SIZES:
-        source = tiling.resized(source, config, init_by)
+    source = drop_word_table(extend_vocabulary(source, tokenizer), config)
+    if init_by in _SIZES:
+        source = resize(source, config, init_by)
 
     # All differences in one message, in the form in which they can be added to the command.
-    if differ := [
-        f'--set model.{name}={value}'
-        for name, value in vars(source.model).items()
-        if value != getattr(config, name) and name not in (*FREE, *RESETTABLE)
-    ]:
+    differ = []
+    for name, value in vars(source.model).items():
+        if value != getattr(config, name) and name not in (*FREE, *RESETTABLE):
+            differ.append(f'--set model.{name}={value}')
+    if differ:
         raise UserError(
             f'--init_from={source.where} is of another model than --set asks for: leave those'
             f' settings out, or give {" ".join(differ)}'
@@ -119,7 +150,8 @@ def as_pretraining(
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
     bare = HEADS['encoder'].of(config.family).parts
     parts = tuple(dict.fromkeys((*bare, *choose_pretraining_head(config).parts)))
-    if unused := [part for part in source.bert.parts if part not in parts]:
+    unused = [part for part in source.bert.parts if part not in parts]
+    if unused:
         logging.info(f'{source.where}: its {", ".join(unused)} is not used')
     source = complete(source, parts, seed)
 
@@ -139,7 +171,7 @@ def check_pooler(source: Source, tuning: TuningConfig) -> None:
         )
 
 
-def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
+def extend_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     """Return the source with rows for the entries that only `tokenizer` has.
 
     A new row is the mean of the rows of the pieces that spelled the entry before, or of all rows
@@ -163,7 +195,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     old_size, old_rows = source.tokenizer.vocab_size, source.model.vocab_size
     size = old_rows if source.model.holds(tokenizer.vocab_size) else tokenizer.vocab_size
 
-    def grown(table: np.ndarray) -> np.ndarray:
+    def grow(table: np.ndarray) -> np.ndarray:
         # The table is padded to a multiple (see pad_vocab); padding stays zero.
         rows = np.zeros((pad_vocab(size), *table.shape[1:]), table.dtype)
         rows[:old_rows] = table[:old_rows]
@@ -175,7 +207,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     # What is computed from the vocabulary is computed again.
     config = dataclasses.replace(source.model, vocab_size=size)
     flat = traverse_util.flatten_dict(source.params, sep='/')
-    flat |= {path: grown(flat[path]) for path in flat if path.endswith(OF_VOCABULARY)}
+    flat |= {path: grow(flat[path]) for path in flat if path.endswith(OF_VOCABULARY)}
     params = word_vectors.filled_in(traverse_util.unflatten_dict(flat, sep='/'), config, tokenizer)
 
     # How many start from a real guess is worth a line: a mean of all rows says nothing yet.
@@ -189,7 +221,7 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     return source.changed(config=config, params=params)._replace(tokenizer=tokenizer, made=())
 
 
-def with_embedding(source: Source, config: ModelConfig) -> Source:
+def drop_word_table(source: Source, config: ModelConfig) -> Source:
     """Return a source that computes its word vectors, where `config` does, in place of a table.
 
     The table goes on as the decoder of the masked-LM head, if there is one, so that the head begins
@@ -206,3 +238,121 @@ def with_embedding(source: Source, config: ModelConfig) -> Source:
     params = word_vectors.filled_in(params, model, source.tokenizer)
     logging.info(f'{source.where}: its word vectors give way to computed ones')
     return source.changed(config=model, params=params)
+
+
+def resize(source: Source, config: ModelConfig, way: str) -> Source:
+    """Return the source with those sizes of `config` that are the way's.
+
+    tiling: its matrices are tiled, its blocks repeated; of the arrays those of a pre-training model
+    stay. layers: as many of its blocks as `config` has, as far apart as they can be, the first and
+    the last among them: 0, 2, 4, 7, 9 and 11 of twelve (transformers' DistilBERT,
+    extract_distilbert.py). UserError where that cannot be.
+    """
+    old, new, is_tiled = source.model.own_blocks, config.num_layers, way == 'tiling'
+    if is_tiled and source.model.bilstm:  # whose gates share an array
+        raise UserError(f'--init_by=tiling: {source.where} has a BiLSTM, which cannot be tiled')
+    if not is_tiled and (new > old or old != source.model.num_layers):
+        raise UserError(
+            f'--init_by=layers: {source.where} has {old} blocks of its own, and'
+            f' model.num_layers={new} asks for as many of them'
+        )
+    sizes = {name: getattr(config, name) for name in _SIZES[way]}
+    model = dataclasses.replace(source.model, **sizes)
+    shapes = group_by_path(compute_parameter_shapes(Pretraining(model)))
+    if is_tiled:
+        chosen = repeat_blocks(old, model.own_blocks)
+    else:
+        chosen = np.linspace(0, old - 1, new).round().astype(int).tolist()
+
+    # What the first block of a family lacks, a stack of that block alone does not have.
+    leaves = {}
+    for path, array in group_by_path(source.params).items():
+        leaf = np.asarray(array)
+        if path in shapes:
+            shape, first = shapes[path].shape, 0
+            if is_stacked(path):
+                leaf, first = leaf[_list_rows(chosen, old - len(leaf), shape[0])], 1
+            leaves[path] = _tile(leaf, shape, first)
+        elif not is_tiled and not is_stacked(path):
+            leaves[path] = leaf
+    for path, wanted in shapes.items():
+        if is_stacked(path) and path not in leaves:  # a norm, which changes nothing so
+            leaves[path] = np.full(wanted.shape, float(path.endswith('scale')), np.float32)
+    params = traverse_util.unflatten_dict(leaves, sep='/')
+    if is_tiled:
+        params = word_vectors.filled_in(params, model, source.tokenizer)
+    return source.changed(config=model, params=params)
+
+
+def _tile(old: np.ndarray, shape: tuple[int, ...], first: int) -> np.ndarray:
+    """Return [..., r, c]: the old array in the middle, repeated on all sides from axis `first`."""
+    for axis in range(first, old.ndim):
+        size, before = shape[axis], old.shape[axis]
+        old = np.take(old, (np.arange(size) - (size - before) // 2) % before, axis)
+    return old
+
+
+def repeat_blocks(old: int, new: int) -> list[int]:
+    """Return the block, of `old`, that each of `new` blocks is made of."""
+    return [min(round(i * old / new), old - 1) for i in range(new)]
+
+
+def _list_rows(chosen: Sequence[int], lacking: int, count: int) -> list[int]:
+    """Return the rows of a stack whose first `lacking` blocks have none, for the last `count`.
+
+    A block that is made of such a one takes the row of the next.
+    """
+    return [max(0, number - lacking) for number in chosen[len(chosen) - count :]]
+
+
+def check_moments(name: str, tokenizer: Tokenizer, optimizer: OptimizerConfig) -> None:
+    """Raise UserError where the source has no moments, or those of another optimizer or words."""
+    workdir, _ = split_step(name)
+    file = workdir.config_file
+    # A directory of Hugging Face has a config.json too.
+    is_workdir = file.exists() and 'kind' in read_object(file, MEND)
+    begun = workdir.config() if is_workdir else None
+    if not isinstance(begun, PretrainConfig) or begun.tuning.method != 'full':
+        raise UserError(
+            f'{_FLAG}: {name} has no moments of a whole model: name a workdir of bert-pretrain, or'
+            ' take --init_by=weights'
+        )
+    if begun.optimizer.algorithm != optimizer.algorithm:
+        raise UserError(
+            f'{_FLAG}: {name} was trained with optimizer.algorithm={begun.optimizer.algorithm},'
+            f' whose moments are not those of {optimizer.algorithm}: take the same, or'
+            ' --init_by=weights'
+        )
+    if workdir.tokenizer().fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f'{_FLAG}: the vocabulary of --data is not that of {name}, whose moments are of its own'
+            ' words: take --init_by=weights'
+        )
+
+
+def put_moments_into(state: TrainState, name: str, step: int) -> TrainState:
+    """Return `state` with the moments of a source at a step of its, let pass by `check_moments`."""
+    workdir, _ = split_step(name)
+    return load_moments(state, load_opt_state(workdir, step), f'{_FLAG}: {name}')
+
+
+def is_word_network(name: str | None) -> bool:
+    """Tell whether that is a workdir of bert-pretrain retvec."""
+    if not name:
+        return False
+    # Of the workdirs those alone have words in their data.json.
+    workdir = Workdir(name)
+    return workdir.data_file.exists() and 'words' in workdir.data()
+
+
+def put_network_into(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a model's parameters with the network of that workdir, placed as they were.
+
+    Raises:
+      UserError: it has no checkpoint yet.
+    """
+    network, _ = load_params(name)
+    embeddings = load_params_into(
+        params['encoder']['embeddings'], network, f'--init_from={name}', Retvec.network
+    )
+    return {**params, 'encoder': {**params['encoder'], 'embeddings': embeddings}}

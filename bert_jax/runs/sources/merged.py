@@ -63,7 +63,9 @@ def merge(folder: str, output: str) -> str:
 
     data = {'merged_from': os.path.abspath(folder)}
     _write(output, workdir, dataclasses.replace(config, tuning=tuning), data, params, step)
-    became = f'one adapter, the mean of {experts}' if experts else 'plain weights'
+    became = 'plain weights'
+    if experts:
+        became = f'one adapter, the mean of {experts}'
     return f'{output}: {method} folded into {became}'
 
 
@@ -84,7 +86,8 @@ def average(folder: str, output: str, steps: Sequence[int]) -> str:
     if len(steps) < 2 or len(set(steps)) < len(steps):
         raise UserError(f'--average={named}: name two steps or more, each once')
     saved = list_saved_steps(workdir)
-    if missing := [step for step in steps if step not in saved]:
+    missing = [step for step in steps if step not in saved]
+    if missing:
         raise UserError(
             f'--average={named}: {folder} has no checkpoint of step {missing[0]}, but of'
             f' {", ".join(map(str, saved)) or "none"}; runtime.keep_every keeps them'

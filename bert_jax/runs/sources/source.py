@@ -44,7 +44,6 @@ from bert_jax.conversion.trained_model import (
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model.heads import Pretraining
-from bert_jax.runs.sources import word_network
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
@@ -110,19 +109,20 @@ class Source(NamedTuple):
         return digest.hexdigest()[:24]
 
 
-def shape_of(name: str) -> ModelConfig:
+def read_shape(name: str) -> ModelConfig:
     """Read the shape of a source's encoder, without its weights."""
     with reading(name), _not_within_itself(name):
         check_regular_files(name)
-        if prefix := google.find_prefix(name):
+        prefix = google.find_prefix(name)
+        if prefix:
             return google.read_shape(prefix)
         if not epath.Path(name).exists() and model_hub.is_name(name):
-            return shape_of(model_hub.fetch(name))
+            return read_shape(model_hub.fetch(name))
         if peft.is_directory(name):
-            return shape_of(peft.read_base_name(name))
+            return read_shape(peft.read_base_name(name))
         if huggingface.is_directory(name):
             return huggingface.read_shape(name)
-        workdir, step = at_step(name)
+        workdir, step = split_step(name)
         workdir.check(_KINDS)
         step = workdir.newest_step() if step is None else step
         return workdir.model_config(step).tuned(TuningConfig())
@@ -151,7 +151,7 @@ def _not_within_itself(name: str) -> Iterator[None]:
 
     An adapter, and a tuned run, name the encoder that they belong to.
     """
-    path, above = _lasting(name), _BEING_READ.get()
+    path, above = _make_absolute(name), _BEING_READ.get()
     if path in above:
         raise UserError(f'{name} names itself as the encoder that it belongs to')
     token = _BEING_READ.set((*above, path))
@@ -186,7 +186,7 @@ def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
             )
 
     # The first says where the encoder is, and that it still is the one.
-    encoder, sources = _encoder_of(Workdir(wheres[0])), []
+    encoder, sources = _read_encoder(Workdir(wheres[0])), []
     for name in wheres:
         with reading(name):
             sources.append(_read_source(name, False, encoder))
@@ -214,13 +214,13 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
     elif '://' not in name and epath.Path(name).is_file():
         raise UserError(f'{name} is a file: name its folder; expected {_KINDS}')
     else:
-        workdir, named = at_step(name)
+        workdir, named = split_step(name)
         workdir.check(_KINDS)
         reading, step = _read_workdir(workdir, named, encoder)
         folder = workdir.tokenizer_folder
 
     # What was read is logged before the tokenizer is checked: it helps with that mistake.
-    _say(name, reading, print_map)
+    _log_found(name, reading, print_map)
 
     # Another size means another vocabulary: ids would point at the wrong rows, or beyond the table.
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
@@ -252,7 +252,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
         model = model._replace(params=params)
     if workdir:
         _check_whole(workdir, model)
-    return Source(model, tokenizer, _lasting(name), step)
+    return Source(model, tokenizer, _make_absolute(name), step)
 
 
 def _check_whole(workdir: Workdir, model: Model) -> None:
@@ -267,52 +267,55 @@ def _check_whole(workdir: Workdir, model: Model) -> None:
     check_arrays(model, str(workdir), os.fspath(settings))
 
 
-def _lasting(name: str) -> str:
+def _make_absolute(name: str) -> str:
     """Return the same as an absolute path, for commands that run elsewhere later."""
-    is_local = '://' not in name and epath.Path(name).exists()
-    return os.path.abspath(name) if is_local else name
+    if '://' not in name and epath.Path(name).exists():
+        return os.path.abspath(name)
+    return name
 
 
 def _read_adapter(name: str, folder: epath.Path, print_map: bool) -> Source:
     """Return an adapter of peft on the model that it names; the tokenizer is that model's."""
     named = peft.read_base_name(folder)
     try:
-        base = plain(read_source(named))
+        base = make_plain(read_source(named))
     except UserError as error:
         raise UserError(
             f'{name} is an adapter for {named}: {error}; its new place is base_model_name_or_path'
             f' in {folder / "adapter_config.json"}'
         ) from error
     reading = peft.read(folder, base.bert)
-    _say(name, reading, print_map)
-    return Source(reading.model, base.tokenizer, _lasting(name), 0)
+    _log_found(name, reading, print_map)
+    return Source(reading.model, base.tokenizer, _make_absolute(name), 0)
 
 
-def base_of(name: str) -> str:
+def find_base(name: str) -> str:
     """Return the encoder that the weights of a tuned run, or of an adapter, belong to, by its name.
 
     UserError where there is none.
     """
     with reading(name):
-        if adapter := _adapter_at(name):
+        adapter = _find_adapter(name)
+        if adapter is not None:
             return peft.read_base_name(adapter)
         workdir = Workdir(name)
         workdir.check('a workdir that bert-finetune has tuned, or an adapter of peft')
         return workdir.data(init_from=str)['init_from']
 
 
-def saved_in(name: str) -> list[str]:
+def list_saved(name: str) -> list[str]:
     """Return the modules that an adapter of peft holds whole; of other sources none."""
-    adapter = _adapter_at(name)
-    return peft.list_saved(adapter) if adapter else []
+    adapter = _find_adapter(name)
+    if adapter is None:
+        return []
+    return peft.list_saved(adapter)
 
 
-def _adapter_at(name: str) -> str | None:
+def _find_adapter(name: str) -> str | None:
     """Return the folder of the adapter of peft that is there, or on the Hub, if any."""
-    folder = name
-    if not epath.Path(name).exists() and model_hub.is_name(name):
-        folder = model_hub.fetch(name)
-    return folder if peft.is_directory(folder) else None
+    if model_hub.is_name(name) and not epath.Path(name).exists():
+        name = model_hub.fetch(name)
+    return name if peft.is_directory(name) else None
 
 
 def is_hugging_face(name: str) -> bool:
@@ -344,7 +347,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     return source.changed(params=params)._replace(made=(*source.made, *lacking))
 
 
-def at_step(name: str) -> tuple[Workdir, int | None]:
+def split_step(name: str) -> tuple[Workdir, int | None]:
     """Return the workdir, and the STEP of DIR/checkpoints/STEP or None."""
     path = epath.Path(name)
     if path.parent.name == 'checkpoints' and path.name.isdecimal():
@@ -370,11 +373,11 @@ def _read_workdir(
     model = workdir.model_config(step)
     if 'encoder' not in params:
         raise UserError(
-            f'{workdir} holds no encoder: a network of words ({word_network.COMMAND}) is taken by'
+            f'{workdir} holds no encoder: a network of words (bert-pretrain retvec) is taken by'
             ' bert-pretrain --init_from alone'
         )
     if model.tuning.method != 'full':
-        base = (encoder or _encoder_of(workdir)).params['encoder']
+        base = (encoder or _read_encoder(workdir)).params['encoder']
         params, model = assemble_tuned(base, params, model, workdir.name)
     if isinstance(config, PretrainConfig):
         bert = Model(model, params, choose_pretraining_head(model).class_in(model.family))
@@ -395,7 +398,7 @@ def _read_workdir(
     return Reading(bert, {name: name for name in group_by_path(params)}, (), ()), step
 
 
-def _encoder_of(workdir: Workdir) -> Source:
+def _read_encoder(workdir: Workdir) -> Source:
     """Return what a tuned run was tuned on, which its workdir does not hold.
 
     UserError where that is gone, or has other weights now.
@@ -427,10 +430,11 @@ def fold(source: Source) -> Source:
     return source.changed(params=params, config=model)
 
 
-def plain(source: Source) -> Source:
+def make_plain(source: Source) -> Source:
     """Return the source in BERT's own weights; UserError where it has adapters."""
     source = fold(source)
-    if (method := source.model.tuning.method) != 'full':
+    method = source.model.tuning.method
+    if method != 'full':
         raise UserError(
             f'{source.where} has adapters ({method}), which are no weights of BERT:'
             ' this takes a model without, or with lora, ia3, spafit or bitfit, which fold into them'
@@ -439,12 +443,12 @@ def plain(source: Source) -> Source:
 
 
 def load_plain(name: str, print_map: bool = False) -> Source:
-    """Return `load_source`, in BERT's own weights; UserError as there and in `plain`."""
-    return plain(load_source(name, print_map))
+    """Return `load_source`, in BERT's own weights; UserError as there and in `make_plain`."""
+    return make_plain(load_source(name, print_map))
 
 
-def _say(name: str, reading: Reading, print_map: bool) -> None:
-    """Return what was found, in the log and, with print_map, name by name on stdout."""
+def _log_found(name: str, reading: Reading, print_map: bool) -> None:
+    """Log what was found; with print_map print it name by name."""
     model, heads = reading.model, [part for part in reading.model.parts if part != 'pooler']
     logging.info(
         f'{name}: {model.architecture}, {len(reading.names)} arrays read; heads:'

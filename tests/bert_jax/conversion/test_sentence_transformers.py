@@ -232,7 +232,7 @@ def test_a_pipe_or_a_device_in_place_of_a_file_is_refused_at_once(name, tmp_path
         sources.read_source(str(folder))
     (folder / name).unlink()
     os.symlink('/dev/zero', folder / name)
-    for read_it in (sources.read_source, sources.shape_of):
+    for read_it in (sources.read_source, sources.read_shape):
         with refused(f'{name}: is no file but a pipe'):
             read_it(str(folder))
 

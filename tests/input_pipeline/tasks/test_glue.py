@@ -114,7 +114,7 @@ def test_the_zip_is_what_the_site_takes(tmp_path, runs, small):
 def test_what_is_missing_is_named(tmp_path, runs, small, glue):
     found = glue_suite.find_runs(f'{runs}/*')
     partial = {task: run for task, run in found.items() if task not in ('qqp', 'mnli')}
-    assert glue_suite.table(partial).splitlines()[1].split()[:2] == ['-', '-']
+    assert glue_suite.format_table(partial).splitlines()[1].split()[:2] == ['-', '-']
     (glue / 'QNLI/test.tsv').unlink()
     message = (
         r'missing a run of qqp; a run of mnli; the folder diagnostic in .*QNLI/test.tsv: no such'

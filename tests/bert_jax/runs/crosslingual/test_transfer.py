@@ -8,8 +8,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.runs.crosslingual.languages import languages_of, rows_of, training_examples
-from bert_jax.runs.crosslingual.transfer import Cell, table
+from bert_jax.runs.crosslingual.languages import list_rows, load_languages, read_training_examples
+from bert_jax.runs.crosslingual.transfer import Cell, format_tables
 from tests.helpers.files import read_json, write_lines
 from tests.helpers.processes import ok
 from tests.helpers.refusals import refused
@@ -103,10 +103,10 @@ def test_the_matrix_of_two_languages(tmp_path, encoder, binary):
 
 def test_rows_and_what_they_are_trained_on(tmp_path):
     tasks = [text.removeprefix('--task=') for text in write_tasks(tmp_path)]
-    languages = languages_of(tasks, (), None)
-    assert rows_of((), languages) == [('en',), ('de',)]
-    assert rows_of(('de+en', 'en'), languages) == [('de', 'en'), ('en',)]
-    alone, both = (training_examples(row, languages) for row in (('de',), ('de', 'en')))
+    languages = load_languages(tasks, (), None)
+    assert list_rows((), languages) == [('en',), ('de',)]
+    assert list_rows(('de+en', 'en'), languages) == [('de', 'en'), ('en',)]
+    alone, both = (read_training_examples(row, languages) for row in (('de',), ('de', 'en')))
     assert len(alone) == 64 and len(both) == 128
     assert len({example.id for example in both}) == 128
     assert [one.text for one in both[:64]] == [one.text for one in alone]
@@ -134,9 +134,9 @@ def test_what_is_no_matrix_is_one_line(tmp_path, tasks, train, said):
         for name, _, file in (text.partition('=') for text in tasks)
     ]
     with refused("^--data_dir=d=x: no --task is named 'd'"):
-        languages_of([f'en={tmp_path}/en/mood.json'], ('d=x',), None)
+        load_languages([f'en={tmp_path}/en/mood.json'], ('d=x',), None)
     with refused('--t') as raised:
-        rows_of(train, languages_of(given, (), None))
+        list_rows(train, load_languages(given, (), None))
     assert said in str(raised.value)
 
 
@@ -145,7 +145,7 @@ def test_the_table_names_spreads_guesses_and_failures():
         Cell(('en',), 'en', 'dev', 9, {0: 0.5, 1: 0.7}, 1, 0.5, 0.4),
         Cell(('en',), 'de', 'dev', 9, {0: 0.25, 1: 0.25}, 1, 0.125, 0.3),
     ]
-    assert table('accuracy', cells).splitlines() == [
+    assert format_tables('accuracy', cells).splitlines() == [
         'accuracy, mean ± sd of 2 seeds',
         '',
         '| fine-tuned on | en | de |',

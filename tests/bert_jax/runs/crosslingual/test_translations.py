@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
-from bert_jax.runs.crosslingual.parallel import read_parallel
+from bert_jax.runs.crosslingual.languages import read_parallel
 from bert_jax.runs.crosslingual.retrieval import retrieve
 from tests.helpers.files import read_json, write_lines
 from tests.helpers.processes import ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
     tuner = tuner_of(folder / 'texts.json', encoder)
     tuner.data.cache = str(folder / 'kept')
     tuner.run(configuration(*teaching), str(folder / 'run'))
-    features, _ = tuner.approach.features(configuration(*teaching))
+    features, _ = tuner.approach.make_features(tuner.resolve(configuration(*teaching)))
     # A plain text is there once, and has what the teacher gives of it, under its own prompts.
     texts = [example.texts[0] for example in tuner.data.train]
     teacher = Bert.load(encoder)
@@ -115,13 +116,14 @@ def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
     monkeypatch.setattr(encoder_cache.serving, 'make_forward', None)
     again = tuner_of(folder / 'texts.json', encoder)
     again.data.cache = str(folder / 'kept')
-    narrow = configuration(*teaching, 'embedding.truncate_dim=3')
-    vectors = again.approach.features(narrow)[0]['teacher_vectors'][:, 0, :, 0]
+    narrow = again.resolve(configuration(*teaching, 'embedding.truncate_dim=3'))
+    vectors = again.approach.make_features(narrow)[0]['teacher_vectors'][:, 0, :, 0]
     axes = PCA(3).fit(np.load(file)).components_
     theirs = wanted @ axes.T
     np.testing.assert_allclose(vectors @ vectors.T, theirs @ theirs.T, rtol=1e-3, atol=1e-3)
-    assert again.approach.identity(narrow) == tuner.approach.identity(narrow)
-    assert not again.approach.identity(configuration())
+    identity = again.approach.identify(narrow.embedding)
+    assert identity == tuner.approach.identify(narrow.embedding) != {}
+    assert not again.approach.identify(configuration().embedding)
 
     # What an engine that was killed might leave is made again.
     monkeypatch.undo()
@@ -142,9 +144,11 @@ def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
 )
 def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
     teaching = {'embedding.loss': 'mse', 'embedding.teacher': encoder} | changes
-    approach = tuner_of(folder / 'pairs.json', encoder).approach
+    tuner = tuner_of(folder / 'pairs.json', encoder)
+    embedding = configuration(*(f'{name}={value}' for name, value in teaching.items())).embedding
+    setup = dataclasses.replace(tuner.resolve(configuration()), embedding=embedding)
     with refused(message):
-        approach.features(configuration(*(f'{name}={value}' for name, value in teaching.items())))
+        tuner.approach.make_features(setup)
 
 
 @pytest.mark.parametrize(
@@ -168,15 +172,16 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
     ],
 )
 def test_what_cannot_be_trained(folder, encoder, task, changes, message):
-    approach = tuner_of(folder / f'{task}.json', encoder).approach
+    config = configuration(*changes, 'runtime.model_parallel=8')
+    tuner = finetuning.tuner_of(folder / f'{task}.json', encoder, config.runtime)
     with refused(message):
-        approach.check(configuration(*changes))
+        tuner.resolve(config)
 
 
 def test_other_tasks_refuse_its_settings(folder, encoder):
     columns = {'text': 'query', 'label': 'score'}
     task = {'kind': 'regression', 'files': {'train': 'train.jsonl', 'dev': 'dev.jsonl'}}
     (folder / 'number.json').write_text(json.dumps(task | {'columns': columns}))
-    approach = tuner_of(folder / 'number.json', encoder).approach
+    tuner = tuner_of(folder / 'number.json', encoder)
     with refused('embedding: it is for tasks of kind embedding, and number'):
-        approach.check(configuration('embedding.loss=cosine'))
+        tuner.resolve(configuration('embedding.loss=cosine'))

@@ -23,7 +23,7 @@ from bert_jax.configs.overrides import apply, make_grid
 from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Predictor
 from bert_jax.runs.finetuning import evaluation, finetuner, machine, sweep
-from bert_jax.runs.finetuning.best_checkpoint import BestCheckpoint
+from bert_jax.runs.finetuning.early_stopping import EarlyStopping
 from bert_jax.runs.sources import source
 from bert_jax.runs.workdir import notes, run_context
 from bert_jax.runs.workdir.metrics import read_metrics
@@ -155,7 +155,7 @@ def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_fi
     )  # fmt: skip
     fine_tuner = tuner_of(task_file, encoder)
     for _ in range(2):  # once for each program
-        fine_tuner.make_job(configuration(*changes))
+        fine_tuner.make_job(fine_tuner.resolve(configuration(*changes)))
     said = [record.message for record in caplog.records if record.levelname == 'WARNING']
     assert said == [
         'optimizer.decay_fraction=0.5 has no effect: optimizer.schedule=linear does not read it',
@@ -199,7 +199,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
 
     fresh = tuner_of(task_file, encoder)
     assert run_sweep(fresh, points, str(tmp_path / 'sweep')) == rows and not fresh.compilations
-    text = sweep.table(rows, 'accuracy')
+    text = sweep.format_table(rows, 'accuracy')
     assert f'best on dev: {report["best"]}' in text
 
 
@@ -312,7 +312,7 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(tmp_path, encod
 
     # Further tuning, and other programs' formats, need plain weights.
     whole = source.load_source(str(tmp_path / 'whole'))
-    assert source.plain(whole).model == source.load_source(str(copy)).model
+    assert source.make_plain(whole).model == source.load_source(str(copy)).model
 
     # Without its encoder, or with another in its place, it is refused.
     shutil.move(copy, tmp_path / 'elsewhere')
@@ -335,10 +335,10 @@ def test_consistency_is_refused_where_there_are_no_classes(tmp_path, encoder, ow
     (tmp_path / 'score.json').write_text(json.dumps(task | {'kind': 'regression'}))
     for file in tmp_path.glob('*.jsonl'):
         file.write_text(file.read_text().replace('"good"', '1').replace('"bad"', '0'))
-    approach = tuner_of(str(tmp_path / 'score.json'), encoder).approach
-    approach.check(configuration('tuning.method=adamix'))
+    tuner = tuner_of(str(tmp_path / 'score.json'), encoder)
+    tuner.resolve(configuration('tuning.method=adamix'))
     with refused('consistency=true compares .* score .regression. has none'):
-        approach.check(configuration('tuning.method=adamix', 'tuning.consistency=true'))
+        tuner.resolve(configuration('tuning.method=adamix', 'tuning.consistency=true'))
 
 
 def test_the_runtime_settings_are_obeyed(tmp_path, fine_tuner, monkeypatch):
@@ -384,15 +384,15 @@ def test_the_best_weights_of_another_run_are_not_taken_up(tmp_path):
     for step in (5, 10):
         (tmp_path / f'best/checkpoints/{step}').mkdir(parents=True)
     (tmp_path / 'best/score.json').write_text('{"step": 10, "score": 0.9}')
-    assert BestCheckpoint(str(tmp_path)).step == 10
-    BestCheckpoint(str(tmp_path)).offer(None, float('nan'))  # nothing is saved
-    best = BestCheckpoint(str(tmp_path), resumed=False)
-    assert (best.step, best.score) == (0, float('-inf')) and not list(
+    assert EarlyStopping(str(tmp_path)).best_step == 10
+    EarlyStopping(str(tmp_path)).keep_if_best(None, float('nan'))  # nothing is saved
+    best = EarlyStopping(str(tmp_path), resumed=False)
+    assert (best.best_step, best.best_score) == (0, float('-inf')) and not list(
         (tmp_path / 'best/checkpoints').iterdir()
     )
     (tmp_path / 'best/checkpoints/5').mkdir()
     (tmp_path / 'best/score.json').write_text('{"step": 5, "score": NaN}')
-    assert BestCheckpoint(str(tmp_path)).step == 0
+    assert EarlyStopping(str(tmp_path)).best_step == 0
 
 
 def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
@@ -404,7 +404,7 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
     def measured(*lines):
         text = ''.join(json.dumps(line) + '\n' for line in lines)
         (tmp_path / 'metrics.jsonl').write_text(text)
-        return finetuner.training_loss(str(tmp_path))
+        return evaluation.measure_training_loss(Workdir(tmp_path))
 
     early, dev = loss(700, 50, 9.0), {'split': 'dev', 'step': 801, 'accuracy': 0.5}
     lines = (early, loss(750, 50, 0.325), loss(800, 50, 0.3, 40), loss(801, 1, 5.0), dev)

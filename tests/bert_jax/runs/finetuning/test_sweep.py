@@ -33,13 +33,13 @@ def test_a_failed_run_is_not_the_best_without_a_word():
         row('b', 0.8, 0.1, False),
         row('c', 0.7, 0.1, False),
     )
-    last = lambda *rows: sweep.table(rows, 'f1').splitlines()[-1]
+    last = lambda *rows: sweep.format_table(rows, 'f1').splitlines()[-1]
     assert last(failed, learnt, other) == 'best on dev: b (f1 0.8000); a has 0.8100 but has failed'
     assert last(learnt, other) == 'best on dev: b (f1 0.8000)'
     assert last(row('d', 0.1, 0.69, True), learnt) == 'best on dev: b (f1 0.8000)'
     assert last(failed) == 'best on dev: a (f1 0.8100); it has FAILED, as all runs have'
-    assert sweep.best_of([failed, learnt, other]) is learnt
-    assert sweep.best_of([row('e', float('nan'), 0.1, False), other]) is other
+    assert sweep.find_best([failed, learnt, other]) is learnt
+    assert sweep.find_best([row('e', float('nan'), 0.1, False), other]) is other
 
 
 def test_what_methods_take_stands_beside_their_scores():
@@ -55,7 +55,7 @@ def test_what_methods_take_stands_beside_their_scores():
         run('lora', 0, 0.7, (296_450, 1.2 * 2**20, None, 400.0)),
         run('ia3', 0, 0.6, None),  # by a version that noted nothing
     ]
-    lines = [line.split('  ') for line in sweep.table(rows, 'f1').splitlines()]
+    lines = [line.split('  ') for line in sweep.format_table(rows, 'f1').splitlines()]
     cells = [[cell.strip() for cell in line if cell] for line in lines]
     assert cells[0][-4:] == ['trained', 'checkpoint', 'memory', 'ms a step']
     assert cells[1][-4:] == ['109,483,778', '0.43 GiB', '1.50 GiB', '710.0']
@@ -63,7 +63,7 @@ def test_what_methods_take_stands_beside_their_scores():
     assert cells[3][-4:] == ['-', '-', '-', '-']
 
     # A sweep over anything else has the table that it had.
-    assert 'trained' not in sweep.table([row('a', 0.8, 0.1, False)], 'f1')
+    assert 'trained' not in sweep.format_table([row('a', 0.8, 0.1, False)], 'f1')
 
 
 @pytest.mark.parametrize('command, done', [('evaluate', True), ('predict', False)])

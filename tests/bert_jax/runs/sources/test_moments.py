@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.mesh import construction
 from bert_jax.model import layout
-from bert_jax.runs.sources import moments
+from bert_jax.runs.sources import fitting
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.pretraining_program import PretrainingSetup
@@ -38,7 +38,7 @@ def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
         optimizer=dataclasses.replace(config.optimizer, clip_norm=None, freeze_embeddings=True),
         runtime=dataclasses.replace(config.runtime, scan_layers=not config.runtime.scan_layers),
     )
-    got = moments.put_into(
+    got = fitting.put_moments_into(
         PretrainingSetup.from_config(here).make_state(mesh), str(tmp_path / 'run'), 9
     )
     assert int(got.step) == 0 and int(adam_of(got).count) == int(adam_of(there).count)
@@ -50,7 +50,7 @@ def test_moments_are_those_of_the_checkpoint(encoder, tmp_path):
 def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
     workdir = Workdir(encoder)
     config, tokenizer = workdir.config(), workdir.tokenizer()
-    moments.check(str(encoder), tokenizer, config.optimizer)
+    fitting.check_moments(str(encoder), tokenizer, config.optimizer)
     other = dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, algorithm='lamb_albert')
     )
@@ -62,4 +62,4 @@ def test_what_has_no_such_moments_is_refused(encoder, tmp_path):
         (str(encoder), other, 'whose moments are not those of lamb_albert'),
     ):
         with refused(said):
-            moments.check(name, tokenizer, settings.optimizer)
+            fitting.check_moments(name, tokenizer, settings.optimizer)

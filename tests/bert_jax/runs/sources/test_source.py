@@ -44,12 +44,11 @@ def folder(tmp_path) -> pathlib.Path:
 
 def test_all_of_a_pretraining_model_is_taken(folder):
     there = source.read_source(str(folder))
-    start = fitting.for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
+    start = fitting.read_for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
     assert sorted(start.params) == ['encoder', 'mlm', 'nsp'] and equal(start.params, there.params)
     other = dataclasses.replace(there.model, hidden_dropout=0.5)  # what a new run may choose anew
-    assert equal(
-        fitting.for_pretraining(str(folder), there.tokenizer, other, seed=1).params, there.params
-    )
+    begun = fitting.read_for_pretraining(str(folder), there.tokenizer, other, seed=1)
+    assert equal(begun.params, there.params)
 
 
 def test_heads_that_a_source_lacks_are_fresh_and_named_and_others_are_left(folder, caplog):
@@ -63,7 +62,7 @@ def test_heads_that_a_source_lacks_are_fresh_and_named_and_others_are_left(folde
     save_file(tensors | head, folder / 'model.safetensors')
     with caplog.at_level('INFO'):
         start, other = (
-            fitting.for_pretraining(str(folder), whole.tokenizer, whole.model, seed)
+            fitting.read_for_pretraining(str(folder), whole.tokenizer, whole.model, seed)
             for seed in (1, 2)
         )
     assert 'has no pooler, nsp: made fresh' in caplog.text and 'its span is not used' in caplog.text
@@ -87,7 +86,7 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
     assert tokenizer.vocab_size == 141  # so the padded table grows too
     wanted = dataclasses.replace(there.model, vocab_size=141)
     with caplog.at_level('INFO'):
-        start = fitting.for_pretraining(str(folder), tokenizer, wanted, seed=1)
+        start = fitting.read_for_pretraining(str(folder), tokenizer, wanted, seed=1)
     assert (
         '103 new words, 2 in [unused] slots, 101 appended' in caplog.text
         and '(101: of all rows)' in caplog.text
@@ -111,7 +110,7 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
 
     # Markers as words do; the vocabulary is of another kind then.
     marked = extension.mark(there.tokenizer, ['[E1]', '[E2]', '[E3]']).tokenizer
-    grown = fitting.with_vocabulary(there, marked)
+    grown = fitting.extend_vocabulary(there, marked)
     assert grown.model.vocab_size == 41 and grown.tokenizer.encode('[E2]sea [E3]') == [6, 7, 40]
 
 
@@ -121,12 +120,12 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
     with refused(
         'leave those settings out, or give --set model.num_heads=. --set model.hidden_act=gelu_erf$'
     ):
-        fitting.for_pretraining(str(folder), there.tokenizer, wanted, seed=1)
+        fitting.read_for_pretraining(str(folder), there.tokenizer, wanted, seed=1)
     (tmp_path / 'vocab.txt').write_text('\n'.join(WORDS).replace('sea', 'tea') + '\n')
     with refused(
         r"not that of .*there, nor an extension of it: entry 7 is 'sea' there and 'tea' here"
     ):
-        fitting.for_pretraining(str(folder), Tokenizer.load(tmp_path), there.model, seed=1)
+        fitting.read_for_pretraining(str(folder), Tokenizer.load(tmp_path), there.model, seed=1)
     with refused('expected a workdir of bert-pretrain or bert-finetune, a Hugging Face'):
         source.read_source(str(tmp_path))
     with refused('nowhere: no such folder'):
@@ -149,7 +148,7 @@ def test_rows_that_pad_a_word_table_are_kept_and_are_no_words(folder, tmp_path):
     padded(folder, rows)
     there = source.read_source(str(folder))
     assert (there.tokenizer.vocab_size, there.model.vocab_size) == (40, rows)
-    assert there.model == source.shape_of(str(folder))
+    assert there.model == source.read_shape(str(folder))
 
     # Through an export of all of it, and of the encoder alone.
     for architecture in ('BertForPreTraining', 'BertModel'):
@@ -163,10 +162,10 @@ def test_rows_that_pad_a_word_table_are_kept_and_are_no_words(folder, tmp_path):
         assert source.read_source(str(out)).model == there.model
 
     # Into training, with the vocabulary as it is and with entries that take some of them.
-    start = fitting.for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
+    start = fitting.read_for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
     assert equal(start.params, there.params)
     longer = extension.extend(there.tokenizer, ['a', 'b', 'c', 'seaer', 'storm']).tokenizer
-    start = fitting.for_pretraining(str(folder), longer, there.model, seed=1)
+    start = fitting.read_for_pretraining(str(folder), longer, there.model, seed=1)
     old, new = (one.params['encoder']['embeddings']['word'] for one in (there, start))
     assert longer.vocab_size == 43
     np.testing.assert_array_equal(new[43:], old[43:])
@@ -224,7 +223,7 @@ def test_a_step_is_named_by_its_checkpoint(encoder, tmp_path):
     """Beside the newest, and in one line where there is none of that step."""
     [step] = (pathlib.Path(encoder) / 'checkpoints').iterdir()
     assert source.read_source(str(step)).step == int(step.name)
-    assert source.shape_of(str(step)) == source.shape_of(encoder)
+    assert source.read_shape(str(step)) == source.read_shape(encoder)
     missing = f'{encoder}/checkpoints/99'
     with refused('no checkpoint that can be read'):
         source.read_source(missing)

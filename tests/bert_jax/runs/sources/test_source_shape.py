@@ -10,8 +10,8 @@ import pytest
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
 from bert_jax.conversion import google, huggingface
-from bert_jax.runs.sources import fitting, source, tiling
-from bert_jax.runs.sources.fitting import shape_settings
+from bert_jax.runs.sources import fitting, source
+from bert_jax.runs.sources.fitting import list_shape_settings
 from tests.helpers.pages import ROOT
 
 GOLDEN = str(ROOT / 'tests/golden/huggingface')
@@ -22,7 +22,7 @@ SHORT = 'phases.0.seq_len=12'  # as many positions as the golden model has
 def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog, name):
     preset, there = load(name), huggingface.read(GOLDEN).model.config
     with caplog.at_level('INFO'):
-        settings = shape_settings(GOLDEN, [], None)
+        settings = list_shape_settings(GOLDEN, [], None)
     config = apply(preset, [*settings, SHORT])
     free = {name: getattr(preset.model, name) for name in fitting.FREE}
     assert config.model == dataclasses.replace(there, **free) != preset.model
@@ -32,9 +32,9 @@ def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog
 
 def test_tiling_leaves_the_sizes_to_the_configuration():
     there = huggingface.read(GOLDEN).model.config
-    tiles = shape_settings(GOLDEN, [], None, 'tiling')
-    left_out = {s for s in shape_settings(GOLDEN, [], None) if s not in tiles}
-    assert left_out == {f'model.{name}={getattr(there, name)}' for name in tiling.SIZES['tiling']}
+    tiles = list_shape_settings(GOLDEN, [], None, 'tiling')
+    left_out = {s for s in list_shape_settings(GOLDEN, [], None) if s not in tiles}
+    assert left_out == {f'model.{name}={getattr(there, name)}' for name in fitting._SIZES['tiling']}
 
 
 @pytest.mark.parametrize('kind', ['google', 'huggingface', 'workdir'])
@@ -51,6 +51,6 @@ def test_the_shape_of_each_kind_of_source_is_that_of_its_weights(kind, tmp_path,
     else:
         shutil.copytree(encoder, where)
         wanted = source.read_source(where).model
-    shape = source.shape_of(where)
+    shape = source.read_shape(where)
     free = {name: getattr(wanted, name) for name in fitting.FREE}
     assert dataclasses.replace(shape, **free) == wanted

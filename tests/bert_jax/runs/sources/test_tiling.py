@@ -12,7 +12,7 @@ from flax import traverse_util
 from bert_jax.conversion.trained_model import Model
 from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model import heads, layout
-from bert_jax.runs.sources import fitting, source, tiling
+from bert_jax.runs.sources import fitting, source
 from bert_jax.train.state import compute_parameter_shapes, init_params
 from tests.helpers import tiny_models
 from tests.helpers.refusals import refused
@@ -43,14 +43,14 @@ def test_a_student_takes_blocks_that_are_evenly_spread():
     model = Model(config, layout.stack_blocks(params), 'BertForPreTraining')
     start = source.Source(model, tiny_models.tokenizer(), 'teacher', 7)
     small = dataclasses.replace(config, num_layers=6)
-    made = tiling.resized(start, small, 'layers')
+    made = fitting.resize(start, small, 'layers')
     assert made.model == small
     old, new = (traverse_util.flatten_dict(s.params, sep='/') for s in (start, made))
     for path, array in new.items():
         kept = old[path][[0, 2, 4, 7, 9, 11]] if '/layers/' in path else old[path]
         np.testing.assert_array_equal(array, kept, path)
     with refused('12 blocks of its own, and model.num_layers=13 asks'):
-        tiling.resized(start, dataclasses.replace(config, num_layers=13), 'layers')
+        fitting.resize(start, dataclasses.replace(config, num_layers=13), 'layers')
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_each_place_is_that_of_the_closed_form(sizes):
     model = tiny_models.model('BertForPreTraining')
     start = source.Source(model, tiny_models.tokenizer(), 'small', 7)
     config = dataclasses.replace(model.config, **sizes)
-    made = fitting.as_pretraining(start, start.tokenizer, config, 0, 'tiling')
+    made = fitting.fit_for_pretraining(start, start.tokenizer, config, 0, 'tiling')
     assert made.model == config and made.step == 7
     old, new = (traverse_util.flatten_dict(s.params, sep='/') for s in (start, made))
     assert old.keys() == new.keys()
@@ -83,9 +83,9 @@ def test_each_place_is_that_of_the_closed_form(sizes):
 
 
 def test_blocks_are_those_that_modernbert_has():
-    assert tiling.repeated(22, 28) == LARGE
+    assert fitting.repeat_blocks(22, 28) == LARGE
     # An array that the first block lacks.
-    assert tiling._rows(LARGE, 1, 27) == [i - 1 for i in LARGE[1:]]
+    assert fitting._list_rows(LARGE, 1, 27) == [i - 1 for i in LARGE[1:]]
 
 
 def test_what_is_no_size_must_be_the_sources(caplog):
@@ -97,10 +97,10 @@ def test_what_is_no_size_must_be_the_sources(caplog):
     ):
         config = dataclasses.replace(model.config, **change)
         with refused(said):
-            fitting.as_pretraining(start, start.tokenizer, config, 0, 'tiling')
+            fitting.fit_for_pretraining(start, start.tokenizer, config, 0, 'tiling')
     lstm = start.changed(config=dataclasses.replace(model.config, bilstm=True))
     with refused('--init_by=tiling: small has a BiLSTM'):
-        tiling.resized(lstm, lstm.model, 'tiling')
+        fitting.resize(lstm, lstm.model, 'tiling')
 
 
 def test_a_run_may_set_another_base_of_its_rotary_positions(monkeypatch):
@@ -109,7 +109,7 @@ def test_a_run_may_set_another_base_of_its_rotary_positions(monkeypatch):
     model = tiny_models.model('BertForPreTraining')
     start = source.Source(model, tiny_models.tokenizer(), 'small', 7)
     config = dataclasses.replace(model.config, layer_norm_eps=0.5)
-    assert fitting.as_pretraining(start, start.tokenizer, config, 0)
+    assert fitting.fit_for_pretraining(start, start.tokenizer, config, 0)
 
 
 def test_the_norm_that_a_first_block_lacks_goes_and_comes():
@@ -124,7 +124,7 @@ def test_the_norm_that_a_first_block_lacks_goes_and_comes():
         params = jax.device_get(jax.jit(lambda c=old: init_params(heads.Pretraining(c), 0))())
         model = Model(old, layout.stack_blocks(params), 'BertForPreTraining')
         start = source.Source(model, tiny_models.tokenizer(), 'small', 7)
-        made = traverse_util.flatten_dict(tiling.resized(start, new, way).params, sep='/')
+        made = traverse_util.flatten_dict(fitting.resize(start, new, way).params, sep='/')
         assert {name: leaf.shape for name, leaf in made.items()} == shapes_of(new)
     scales = [made[name] for name in norms if name.endswith('scale')]
     assert scales and all((scale == 1).all() for scale in scales)

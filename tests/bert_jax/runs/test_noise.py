@@ -10,7 +10,7 @@ from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample
 from bert_jax.input_pipeline.text.typos import Typos
-from bert_jax.runs.noise import parse, with_typos
+from bert_jax.runs.noise import add_typos, parse
 from tests.helpers.refusals import refused
 
 EVERY = Typos(1.0, 0, ('leet',))
@@ -46,7 +46,7 @@ def test_what_it_cannot_be_is_one_line(text, message):
 @pytest.mark.parametrize('task, text_b', [('sst2', None), ('rte', 'so')])
 def test_labels_and_places_stay(task, text_b, tmp_path):
     example = TextExample('1', 'so so', text_b, 1)
-    (noisy,), changed = with_typos(load_task(task, str(tmp_path)), [example], EVERY)
+    (noisy,), changed = add_typos(load_task(task, str(tmp_path)), [example], EVERY)
     assert (noisy.id, noisy.label, changed) == (example.id, example.label, 1)
     assert noisy.text != example.text and (noisy.text_b is None) == (text_b is None)
     assert noisy.text_b != 'so'
@@ -54,10 +54,10 @@ def test_labels_and_places_stay(task, text_b, tmp_path):
 
 def test_each_choice_has_typos_of_its_own(tmp_path):
     example = ChoiceExample('1', 'is it so', '', ('yes', 'yes'), 1)
-    (noisy,), changed = with_typos(load_task('swag', str(tmp_path)), [example], EVERY)
+    (noisy,), changed = add_typos(load_task('swag', str(tmp_path)), [example], EVERY)
     assert noisy.label == 1 and noisy.start == '' and changed == 1
     assert noisy.context.split() != example.context.split() and 'yes' not in noisy.choices
-    seeds = {with_typos(load_task('swag', str(tmp_path)), [example], Typos(1.0, seed))[0][0].choices
+    seeds = {add_typos(load_task('swag', str(tmp_path)), [example], Typos(1.0, seed))[0][0].choices
              for seed in range(9)}  # fmt: skip
     assert any(a != b for a, b in seeds)
 
@@ -65,13 +65,13 @@ def test_each_choice_has_typos_of_its_own(tmp_path):
 def test_of_a_question_the_context_stays(tmp_path):
     """Its answers are places in it."""
     example = SpanExample('1', 'mum is it', 'it is so', (('so', 6),))
-    (noisy,), changed = with_typos(load_task('squad_v1', str(tmp_path)), [example], EVERY)
+    (noisy,), changed = add_typos(load_task('squad_v1', str(tmp_path)), [example], EVERY)
     assert noisy.question != example.question and changed == 2 / 3  # mum has no such letter
     assert (noisy.context, noisy.answers) == (example.context, example.answers)
 
 
 def test_every_word_keeps_its_tag(tmp_path):
     example = TaggedExample('1', ('Bob', 'is', '.'), (1, 0, 0), 'd')
-    (noisy,), changed = with_typos(load_task('conll2003', str(tmp_path)), [example], EVERY)
+    (noisy,), changed = add_typos(load_task('conll2003', str(tmp_path)), [example], EVERY)
     assert noisy.label == example.label and len(noisy.words) == 3
     assert noisy.words[0] in ('8ob', 'B0b', 'Bo8') and noisy.words[2] == '.' and changed == 1
