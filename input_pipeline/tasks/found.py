@@ -28,7 +28,7 @@ from bert_jax.input_pipeline.tasks.table_columns import (
     find_columns,
     is_number,
 )
-from bert_jax.input_pipeline.text import hub
+from bert_jax.input_pipeline.text.data_sets import get_class_names, is_hub_name
 from bert_jax.input_pipeline.text.encodings import located, plain_name
 from bert_jax.input_pipeline.text.record_files import parse_columns
 from bert_jax.input_pipeline.text.tables import SUFFIXES, Table
@@ -85,7 +85,7 @@ class FoundTask:
 def is_table(name: str) -> bool:
     """Tell whether that is a table, and no name of a task or task file."""
     end = os.path.splitext(plain_name(name))[1]
-    return hub.is_meant(name) or end in _ENDS
+    return is_hub_name(name) or end in _ENDS
 
 
 def find(
@@ -112,7 +112,7 @@ def find(
             f'--kind={kind}: of a table it is one of {", ".join(_KINDS)}; others are described in'
             ' JSON'
         )
-    if not hub.is_meant(train) and located(train) is None:
+    if not is_hub_name(train) and located(train) is None:
         raise UserError(f'--task={train}: no such file')
     files = {'train': _lasting(train)} | ({'dev': _lasting(dev)} if dev else {})
     drawn = {} if dev else {'dev_share': _DEV_SHARE, 'dev_seed': 0}
@@ -128,7 +128,7 @@ def find(
         if not has_header:
             entry['header'] = False
         label = str(roles['label'] if 'label' in roles else roles['tags'])
-        names = hub.class_names(train, label) if hub.is_meant(train) else []
+        names = get_class_names(train, label) if is_hub_name(train) else []
         if names:
             entry['labels'] = {str(number): name for number, name in enumerate(names)}
 
@@ -171,13 +171,13 @@ def _entries(
 
 
 def _lasting(path: str) -> str:
-    is_local = '://' not in path and not hub.is_meant(path)
+    is_local = '://' not in path and not is_hub_name(path)
     return os.path.abspath(path) if is_local else path
 
 
 def _name(train: str) -> str:
     """Return what a task is called by its training file: train.tsv says less than its folder."""
-    if hub.is_meant(train):
+    if is_hub_name(train):
         return re.sub(r'\W+', '-', os.path.basename(train.removeprefix('hf:').split(':')[0]))
     stem = os.path.splitext(os.path.basename(plain_name(train)))[0]
     folder = os.path.basename(os.path.dirname(os.path.abspath(train)))
@@ -186,9 +186,7 @@ def _name(train: str) -> str:
 
 def _columns(table: Table, header: bool | None) -> tuple[list[Cells], bool]:
     """Return the columns of a table, and whether its first row names them."""
-    rows: list[Any] = list(
-        itertools.islice(table.raw(), 1000 if hub.is_meant(table.path) else None)
-    )
+    rows: list[Any] = list(itertools.islice(table.raw(), 1000 if is_hub_name(table.path) else None))
     if not rows:
         raise UserError(f'{table.path}: no examples')
     first = rows[0]

@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Files
-from bert_jax.input_pipeline.text import hub
+from bert_jax.input_pipeline.text.data_sets import is_hub_name
 from bert_jax.input_pipeline.text.encodings import located, plain_name, read_json, well_formed
 from bert_jax.input_pipeline.text.tables import FORMATS, Part, Table
 
@@ -337,5 +337,5 @@ def _table(settings: dict[str, Any], folder: str) -> Table:
     columns = settings.pop('columns', {})
     only = {name: str(value) for name, value in settings.pop('only', {}).items()}
     path = settings.pop('file', None) or settings.pop('data_dir', '')
-    is_local = path and not hub.is_meant(path)
+    is_local = path and not is_hub_name(path)
     return Table(os.path.join(folder, path) if is_local else path, columns, only=only, **settings)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.encodings import plain_name, read_json, read_utf8
-from bert_jax.input_pipeline.text.formats import of_lines
+from bert_jax.input_pipeline.text.formats import detect_lines
 from bert_jax.runs.crosslingual.languages import named
 
 
@@ -65,6 +65,6 @@ def _texts(path: str) -> list[str]:
         if not texts:
             raise UserError(f'{path}: no line begins with {json.dumps(mark)}')
         return texts
-    if (kind := of_lines(path, '\n'.join(lines[:1000]).encode(), path)) != 'text':
+    if (kind := detect_lines(path, '\n'.join(lines[:1000]).encode(), path)) != 'text':
         raise UserError(f'{path}: its lines are {kind}: give a file of one text a line')
     return [line.rstrip('\r') for line in lines]
