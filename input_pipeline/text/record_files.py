@@ -29,7 +29,7 @@ from bert_jax.input_pipeline.text.files import (
     read_state,
 )
 from bert_jax.input_pipeline.text.formats import detect_lines
-from bert_jax.input_pipeline.text.tables import BadRecord, read_lines, read_records
+from bert_jax.input_pipeline.text.tables import BadRecord, Wanted, read_lines, read_records
 
 Records = Iterator[tuple[int, dict[str, Any] | BadRecord]]  # with the number of a record's line
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
@@ -201,13 +201,16 @@ class Reader:
         # A role's column is the user's, or the one that is called as the role.
         given = self.columns or {}
         columns = {role: given.get(role, role) for role in (*self.required, *self.optional)}
+        # An optional role may be absent, but not from a table where the user has named its column.
+        optional = set(self.optional)
+        if self.form != 'jsonl':
+            optional -= set(given)
         mend = '; name it as in --columns={}=NAME'
+        wanted = Wanted(self.path, columns, optional, self.header, mend)
         if self.form == 'jsonl':
-            yield from read_records(lines, columns, self.optional, mend)
-            return
-        # An optional role may be absent, unless the user has named its column.
-        optional = set(self.optional) - set(given)
-        yield from read_lines(lines, self.form, columns, optional, self.header, self.path, mend)
+            yield from read_records(lines, wanted)
+        else:
+            yield from read_lines(lines, self.form, wanted)
 
 
 def parse_columns(text: str | Mapping[str, str | int]) -> dict[str, str | int]:

@@ -62,70 +62,64 @@ Cells = Iterator[tuple[int, list[str] | BadRecord]]  # (number of a row's first 
 Row = dict[str, Cell] | BadRecord  # {role: its cell}
 
 
-def read_records(
-    entries: Iterable[tuple[P, Any]],
-    columns: Columns,
-    optional: Collection[str],
-    mend: str = '',
-) -> Iterator[tuple[P, Row]]:
-    """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord.
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of the rows of a file.
 
-    `mend` is as in `read_lines`.
+    Attributes:
+      path: what errors call the file.
+      columns: role -> its column, or its columns; of a record its entry, `a.b` for b inside a.
+      optional: roles that are left out where their columns are absent, or entries null.
+      header: whether the first row has names and is no record.
+      mend: how the user names the column of a role, which is put in place of {}.
     """
+
+    path: str
+    columns: Columns
+    optional: Collection[str]
+    header: bool = True
+    mend: str = ''
+
+
+def read_records(entries: Iterable[tuple[P, Any]], wanted: Wanted) -> Iterator[tuple[P, Row]]:
+    """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord."""
     for location, entry in entries:
         try:
             if isinstance(entry, BadRecord):
                 yield location, entry
             elif not isinstance(entry, str):
-                yield location, _read_cells(entry, columns, optional, mend)
+                yield location, _read_cells(entry, wanted)
             elif entry.strip():
-                yield location, _read_cells(parse_json(entry), columns, optional, mend)
+                yield location, _read_cells(parse_json(entry), wanted)
         except ValueError as error:
             # the parser counts the lines of what it is given, which is one line of the file
             yield location, BadRecord(str(error).replace('line 1 column', 'column'))
 
 
-def read_lines(
-    lines: Lines,
-    form: str,
-    columns: Columns,
-    optional: Collection[str],
-    header: bool,
-    path: str,
-    mend: str = '',
-) -> Iterator[tuple[int, Row]]:
-    """Yield (number of its line, {role: its cell}) of each row of TSV or CSV.
-
-    Args:
-      lines: of the file.
-      form: tsv or csv.
-      columns: role -> its column, or its columns.
-      optional: roles that are left out where their columns are absent.
-      header: whether the first row has names and is no record.
-      path: what errors call the file.
-      mend: how the user names the column of a role, which is put in place of {}.
+def read_lines(lines: Lines, form: str, wanted: Wanted) -> Iterator[tuple[int, Row]]:
+    """Yield (number of its line, {role: its cell}) of each row of TSV or CSV, as `form` says.
 
     Raises:
       UserError: the first row cannot be read, and so no other one; or the quotes of CSV went wrong.
     """
     # The first row, be it names or a record, settles the width and where the columns are.
     indices, width = None, 0
-    for number, cells in cut_cells(lines, form, path):
+    for number, cells in cut_cells(lines, form, wanted.path):
         if isinstance(cells, BadRecord):
             if indices is None:
-                raise UserError(f'{path}:{number}: {cells.reason}')
+                raise UserError(f'{wanted.path}:{number}: {cells.reason}')
             yield number, cells
             continue
         if indices is None:
-            indices, width = _find_columns(cells, columns, optional, header, path, mend), len(cells)
-            if header:
+            indices, width = _find_columns(cells, wanted), len(cells)
+            if wanted.header:
                 continue
         if len(cells) != width:
             hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
             reason = f'{len(cells)} columns where the first line has {width} ({hint})'
             yield number, BadRecord(reason)
             continue
-        row = {}
+        row: dict[str, Cell] = {}
         for role, index in indices.items():
             row[role] = [cells[i] for i in index] if isinstance(index, list) else cells[index]
         yield number, row
@@ -172,51 +166,36 @@ def _read_csv(lines: Lines, path: str) -> Cells:
         ) from None
 
 
-def _find_columns(
-    first: list[str],
-    columns: Columns,
-    optional: Collection[str],
-    header: bool,
-    path: str,
-    mend: str,
-) -> dict[str, int | list[int]]:
-    """Return role -> number or numbers of its columns, by the first row; see `read_lines`."""
+def _find_columns(first: list[str], wanted: Wanted) -> dict[str, int | list[int]]:
+    """Return role -> number or numbers of its columns, by the first row."""
     indices: dict[str, int | list[int]] = {}
-    for role, wanted in columns.items():
+    for role, of_role in wanted.columns.items():
         # A role of several columns (the endings of a choice) is there only with all of them.
-        several = wanted if isinstance(wanted, list) else [wanted]
+        several = of_role if isinstance(of_role, list) else [of_role]
         present = []
         for column in several:
-            if header and isinstance(column, str) and first.count(column) > 1:
+            if wanted.header and isinstance(column, str) and first.count(column) > 1:
                 raise UserError(
-                    f'{path}: {first.count(column)} columns are named {column!r}: '
+                    f'{wanted.path}: {first.count(column)} columns are named {column!r}: '
                     'give the place of the one that is meant, from 0'
                 )
             if isinstance(column, int) and -len(first) <= column < len(first):
                 present.append(column)  # from the end, too: -1 is the last
-            elif header and column in first:
+            elif wanted.header and column in first:
                 present.append(first.index(column))
-            elif role not in optional:
-                names = f': {", ".join(first)[:_SHOWN]}' if header else ' without names'
+            elif role not in wanted.optional:
+                names = f': {", ".join(first)[:_SHOWN]}' if wanted.header else ' without names'
                 raise UserError(
-                    f'{path}: no column {column!r} for {role!r}; it has {len(first)}{names}'
-                    + mend.format(role)
+                    f'{wanted.path}: no column {column!r} for {role!r}; it has {len(first)}{names}'
+                    + wanted.mend.format(role)
                 )
         if len(present) == len(several):
-            indices[role] = present if isinstance(wanted, list) else present[0]
+            indices[role] = present if isinstance(of_role, list) else present[0]
     return indices
 
 
-def _read_cells(
-    record: Any, columns: Columns, optional: Collection[str], mend: str
-) -> dict[str, Cell]:
+def _read_cells(record: Any, wanted: Wanted) -> dict[str, Cell]:
     """Return {role: its cell} of a record of JSON or tensorflow-datasets.
-
-    Args:
-      record: its entries.
-      columns: role -> its entry (`a.b` for b inside a), or a list of entries.
-      optional: roles that are left out where their entry is absent or null.
-      mend: as in `read_lines`.
 
     Raises:
       ValueError: an entry is absent, or is neither text nor number nor a list of these.
@@ -225,22 +204,24 @@ def _read_cells(
         raise ValueError('not a JSON object')
     # Role by role, one column or several; all of a role's columns, or the role is absent.
     row: dict[str, Cell] = {}
-    for role, wanted in columns.items():
-        several = wanted if isinstance(wanted, list) else [wanted]
+    for role, of_role in wanted.columns.items():
+        several = of_role if isinstance(of_role, list) else [of_role]
         values = [_get_entry(record, column) for column in several]
         if None not in values:
-            value = values if isinstance(wanted, list) else values[0]
-            is_list = isinstance(value, list)
-            row[role] = (
-                [_check_text(v, role) for v in value] if is_list else _check_text(value, role)
-            )
-        elif role not in optional:
+            value = values if isinstance(of_role, list) else values[0]
+            if isinstance(value, list):
+                row[role] = [_check_text(item, role) for item in value]
+            else:
+                row[role] = _check_text(value, role)
+        elif role not in wanted.optional:
             # Two mistakes that look alike: the entry is there and null, or it is not there.
             column = several[values.index(None)]
             if column in record:
                 raise ValueError(f'{column!r} for {role!r} is null: must be a text')
             names = ', '.join(map(str, record))[:_SHOWN] or 'nothing'
-            raise ValueError(f'no {column!r} for {role!r}; it has {names}' + mend.format(role))
+            raise ValueError(
+                f'no {column!r} for {role!r}; it has {names}{wanted.mend.format(role)}'
+            )
     return row
 
 
@@ -325,16 +306,6 @@ class Table:
         """Return what errors call it."""
         return f'tfds:{self.tfds}' if self.tfds else self.path
 
-    @property
-    def _read(self) -> dict[str, Column | list[Column]]:
-        """Return role -> column of all that is read of a row, and so also what `only` needs."""
-        # Without a header it is a number, which is a text too where it names an entry of JSON.
-        columns = dict(self.columns)
-        for name in self.only:
-            is_number = not self.header and re.fullmatch(r'-?\d+', name)
-            columns[_only(name)] = int(name) if is_number else name
-        return columns
-
     def rows(
         self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -404,14 +375,18 @@ class Table:
             )
         return form
 
-    def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell] | BadRecord]]:
-        """Yield ('file:line', what is wanted of the row) of each row."""
-        form = self._form
-        if form in _OF_RECORDS:
-            yield from read_records(self._records(), self._read, optional)
+    def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, Row]]:
+        """Yield ('file:line', what is wanted of the row, and what `only` needs) of each row."""
+        # Without a header it is a number, which is a text too where it names an entry of JSON.
+        columns = dict(self.columns)
+        for name in self.only:
+            is_number = not self.header and re.fullmatch(r'-?\d+', name)
+            columns[_only(name)] = int(name) if is_number else name
+        wanted = Wanted(self.path, columns, optional, self.header)
+        if self._form in _OF_RECORDS:
+            yield from read_records(self._records(), wanted)
             return
-        rows = read_lines(self._lines(), form, self._read, optional, self.header, self.path)
-        for number, row in rows:
+        for number, row in read_lines(self._lines(), self._form, wanted):
             yield f'{self.path}:{number}', row
 
     def _lines(self) -> Iterator[tuple[int, str]]:
