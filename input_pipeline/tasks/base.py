@@ -12,7 +12,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from etils import epath
@@ -20,6 +20,9 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.input_pipeline.text.tables import Table, unique_id
+
+if TYPE_CHECKING:
+    from bert_jax.input_pipeline.tasks.task_file import TaskFile
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
@@ -74,7 +77,16 @@ class Task(abc.ABC, Generic[E]):
       n_best: how many best positions of each row `decode` wants of a span head.
       slow_features: whether `features` takes so long that it is worth a file.
       files: split -> its files, read one after the other.
+      kinds: the kinds of JSON task files that the class makes tasks of.
+      names: the tasks that it knows by name.
+      truth_column: of a table the role with what is predicted.
+      list_columns: roles that may hold several texts.
     """
+
+    kinds: ClassVar[tuple[str, ...]]
+    names: ClassVar[tuple[str, ...]] = ()
+    truth_column: ClassVar[str] = 'label'
+    list_columns: ClassVar[frozenset[str]] = frozenset()
 
     name: str
     kind: str
@@ -86,6 +98,33 @@ class Task(abc.ABC, Generic[E]):
     # Class attributes, not fields: families with other values say so in the same way.
     n_best: int = 1
     slow_features: bool = False
+
+    @classmethod
+    def from_name(cls, name: str, data_dir: str) -> Task:
+        """Make one of `names` on its official files in `data_dir`, or tfds:, or tfds:FOLDER."""
+        raise NotImplementedError(f'{cls.__name__} knows no task by name')
+
+    @classmethod
+    @abc.abstractmethod
+    def from_task_file(cls, file: TaskFile) -> Task:
+        """Make the task that a JSON task file describes; the class says what is in one.
+
+        Raises:
+          UserError: an entry is missing, or is none of such a task.
+        """
+
+    @classmethod
+    def describe_table(cls, path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the entries of a task file with such columns; None where it is no such task.
+
+        Args:
+          path: the file, for errors.
+          cells: role -> the column (`Cells` of table_columns.py).
+
+        Raises:
+          UserError: it may be such a task, and may be another.
+        """
+        return None
 
     @property
     def num_outputs(self) -> int:
@@ -209,18 +248,41 @@ class Task(abc.ABC, Generic[E]):
         """Return the scores in more detail, as text for a terminal; '' where there are none."""
         return ''
 
-    @abc.abstractmethod
     def write_predictions(
         self, folder: str, examples: Sequence[E], predictions: Predictions
     ) -> None:
         """Write predictions.* for `examples` in the task's official format into `folder`.
 
-        The extras are files in the same folder.
+        The extras are files in the same folder. A table is in the form of a GLUE submission, labels
+        as words.
         """
+        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
+        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
 
-    @abc.abstractmethod
+    def _written(self, answer: Any) -> Any:
+        """Return an answer as a table of predictions has it."""
+        return answer
+
     def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Read a file in the task's official format, whoever made it, that answers `examples`."""
+        """Read a file as `write_predictions` makes it, whoever wrote it, that answers `examples`.
+
+        Raises:
+          UserError: it has unknown labels, or an id twice.
+        """
+        return read_table(path, self._read)
+
+    def _read(self, text: str, line: str) -> Any:
+        """Return the answer that a table of predictions has there."""
+        raise NotImplementedError(f'{type(self).__name__} has no table of predictions')
+
+    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Yield (id, role -> cell, where errors say it is) of each row of a split's tables."""
+        # A public test split has no labels; elsewhere a missing label column is a mistake.
+        optional = frozenset({self.truth_column} if split.startswith('test') else ())
+        lines: dict[str, str] = {}
+        for table in self.files[split]:
+            for line, row in table.rows(optional, lists=self.list_columns):
+                yield unique_id(row, line, lines), row, line
 
     def labelled(self, examples: Sequence[E]) -> bool:
         """Tell whether these examples can be scored; public test splits often cannot."""
@@ -365,47 +427,3 @@ def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> 
             f'have, the first is {others[0]!r}: are they of another split?'
         )
     return [predictions.answers[example.id] for example in examples]
-
-
-class TableTask(Task[E]):
-    """A task whose examples are rows of tables, and whose predictions are rows of a table.
-
-    Attributes:
-      truth_column: the role with what is predicted.
-      list_columns: roles that may hold several texts.
-    """
-
-    truth_column: ClassVar[str] = 'label'
-    list_columns: ClassVar[frozenset[str]] = frozenset()
-
-    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-        """Yield (id, role -> cell, where errors say it is) of each row."""
-        # A public test split has no labels; elsewhere a missing label column is a mistake.
-        optional = frozenset({self.truth_column} if split.startswith('test') else ())
-        lines: dict[str, str] = {}
-        for table in self.files[split]:
-            for line, row in table.rows(optional, lists=self.list_columns):
-                yield unique_id(row, line, lines), row, line
-
-    def write_predictions(
-        self, folder: str, examples: Sequence[E], predictions: Predictions
-    ) -> None:
-        """Write predictions.tsv in the form of a GLUE submission, labels as words."""
-        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
-        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
-
-    def _written(self, answer: Any) -> Any:
-        """Return an answer as a file of predictions has it."""
-        return answer
-
-    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Read a file as `write_predictions` makes it, whoever wrote it.
-
-        Raises:
-          UserError: it has unknown labels or an id twice.
-        """
-        return read_table(path, self._read)
-
-    @abc.abstractmethod
-    def _read(self, text: str, line: str) -> Any:
-        """Return the answer that a file of predictions has there."""

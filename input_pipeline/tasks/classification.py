@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import collections
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,15 +24,14 @@ from bert_jax.input_pipeline.tasks.base import (
     Example,
     Files,
     Predictions,
-    TableTask,
+    Task,
     complete,
     number,
 )
 from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
 from bert_jax.input_pipeline.tasks.task_file import (
     LABEL_ENTRIES,
-    labels_of,
-    tables_of,
+    TaskFile,
     unknown_label,
 )
 from bert_jax.input_pipeline.tasks.task_metrics import (
@@ -45,10 +44,116 @@ from bert_jax.input_pipeline.tasks.task_metrics import (
 )
 from bert_jax.input_pipeline.text.tables import Table
 
-KINDS = ('classification', 'pair', 'regression')
+# ---- GLUE: its official files, and the order of labels of run_classifier.py
+
+# The place of a label is its index, in the order of run_classifier.py's processors.
+NLI = ('contradiction', 'entailment', 'neutral')
+ENTAILMENT = ('entailment', 'not_entailment')
+BINARY = ('0', '1')
 
 
-class LabelTask(TableTask[E]):
+class _Glue(NamedTuple):
+    """A task; columns are places from 0, and a test split has its ids in column 0.
+
+    Attributes:
+      kind: classification, pair or regression.
+      labels: in the order of the outputs.
+      metrics: the first selects.
+      texts: the columns of the text, or of both, where there are labels.
+      label: the column of the label.
+      test: the columns of the texts in a test split.
+      ids: the other splits that have ids, in column 0.
+      splits: those that it has.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    texts: tuple[int, ...]
+    label: int
+    test: tuple[int, ...]
+    ids: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ('train', 'dev', 'test')
+
+    def columns(self, split: str) -> dict[str, int]:
+        """Return role -> place of the columns of a split."""
+        test = split.startswith('test')
+        columns = dict(zip(('text', 'text_b'), self.test if test else self.texts, strict=False))
+        columns |= {} if test else {'label': self.label}
+        return columns | ({'id': 0} if test or split in self.ids else {})
+
+
+_MNLI_IDS = ('dev', 'dev_mismatched')
+_MNLI_SPLITS = ('train', *_MNLI_IDS, 'test', 'test_mismatched')
+_F1, _ACCURACY, _MATTHEWS = ('f1', 'accuracy'), ('accuracy',), ('matthews', 'accuracy')
+_CORRELATIONS = ('spearman', 'pearson')
+_GLUE = {
+    'cola': _Glue('classification', BINARY, _MATTHEWS, (3,), 1, (1,)),
+    'sst2': _Glue('classification', BINARY, _ACCURACY, (0,), 1, (1,)),
+    'mrpc': _Glue('pair', BINARY, _F1, (3, 4), 0, (3, 4)),
+    'stsb': _Glue('regression', (), _CORRELATIONS, (7, 8), 9, (7, 8), ('train', 'dev')),
+    'qqp': _Glue('pair', BINARY, _F1, (3, 4), 5, (1, 2)),
+    'mnli': _Glue('pair', NLI, _ACCURACY, (8, 9), -1, (8, 9), _MNLI_IDS, _MNLI_SPLITS),
+    'qnli': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2), ('dev',)),
+    'rte': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2)),
+    'wnli': _Glue('pair', BINARY, _ACCURACY, (1, 2), 3, (1, 2)),
+    # The diagnostic set has no training data: an MNLI model answers it.
+    'ax': _Glue('pair', NLI, _MATTHEWS, (), 0, (1, 2), splits=('test',)),
+}
+# The columns of tensorflow-datasets' `glue`, where they are not sentence1 and sentence2.
+_TFDS_TEXTS = {
+    'cola': ('sentence',),
+    'sst2': ('sentence',),
+    'qqp': ('question1', 'question2'),
+    'mnli': ('premise', 'hypothesis'),
+    'qnli': ('question', 'sentence'),
+    'ax': ('premise', 'hypothesis'),
+}
+# CoLA's labelled files start with an example, not with names.
+_HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
+
+
+def _get_whole_name(name: str, split: str) -> str:
+    """Return what a split is called in full: of MNLI `dev` and `test` are the matched ones."""
+    return f'{split}_matched' if name == 'mnli' and split in ('dev', 'test') else split
+
+
+def _make_official_table(name: str, split: str, folder: str) -> Table:
+    """Return a split's official file, by its columns' places: headers differ from task to task."""
+    stem = 'diagnostic' if name == 'ax' else _get_whole_name(name, split)
+    return Table(
+        os.path.join(folder, f'{stem}.tsv'),
+        _GLUE[name].columns(split),
+        header=(name, split) not in _HEADERLESS,
+        # QQP has questions with line breaks in them: a few rows are torn, and everyone leaves them
+        # out
+        skip_bad_rows=name == 'qqp' and split != 'test',
+    )
+
+
+def _make_tfds_table(name: str, split: str, folder: str) -> Table:
+    """Return a split of tensorflow-datasets' glue.
+
+    Its test splits have a column of labels that say nothing, so it is left out.
+    """
+    texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))
+    columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'}
+    if 'test' not in split:
+        columns['label'] = 'label'
+    # Labels called 0 and 1 are given as numbers there, others by their names.
+    return Table(
+        folder,
+        columns,
+        tfds=f'glue/{name}',
+        split=_get_whole_name(name, split).replace('dev', 'validation'),
+        class_names=_GLUE[name].labels != BINARY,
+    )
+
+
+# ---- tasks of labels
+
+
+class LabelTask(Task[E]):
     """A task whose examples have one label each, an index into `labels`.
 
     Attributes:
@@ -137,6 +242,24 @@ class TextTask(LabelTask[TextExample]):
       spelled: what is in the files -> label, where they call labels otherwise.
       doc_stride: word pieces between the starts of two windows on a text that is longer than a row,
         whose scores are their mean; None: such a text is cut.
+
+    A JSON task file is an object of:
+      kind      classification, pair (needs columns.text_b) or regression
+      files     split -> file, list of files, or {"file", "columns", "header", "format"} where a
+                split differs; splits are train, dev, test, or others of the user's
+      columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b
+                and id are optional
+      labels    list of all labels, as they are spelt in the files, or an object of that -> name
+                (not for regression); optional: those of the training files, sorted
+      metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression
+                pearson, spearman; the first selects
+      header    optional, true: whether the first line names the columns
+      format    optional, tsv, csv or jsonl: otherwise by suffix
+      skip_bad_rows  optional, false: leave out rows of a wrong width
+      only      optional: column -> what stands in it in the rows to be read, as in
+                {"language": "de"}
+      dev_share  optional, without a dev file: the share of the training rows that is taken as
+                dev, drawn by dev_seed (0 if not given); rows of equal texts stay together
     """
 
     name: str
@@ -148,11 +271,57 @@ class TextTask(LabelTask[TextExample]):
     doc_stride: int | None = None
 
     head = 'classifier'
+    kinds = ('classification', 'pair', 'regression')
+    names = tuple(_GLUE)
     label_type: ClassVar[type] = np.int32
+    report_parts: ClassVar[tuple[Callable[..., str], ...]] = (scores_of_classes, confusions)
 
     def __post_init__(self) -> None:
         # Before any file is opened: what the task says of itself must fit together.
         self.check_names(self.known_metrics)
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> TextTask:
+        """Make the task of the kind that the file names."""
+        kind, is_regression = file.get('kind'), file.get('kind') == 'regression'
+        roles = {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False}
+        files = file.tables(roles, LABEL_ENTRIES)
+        if is_regression:
+            metrics = tuple(file.get('metrics', NUMBER_METRICS))
+            return RegressionTask(file.name, kind, (), metrics, files)
+        labels, spelled = file.labels(files)
+        metrics = tuple(file.get('metrics', ('accuracy',)))
+        return TextTask(file.name, kind, labels, metrics, files, spelled)
+
+    @classmethod
+    def from_name(cls, name: str, data_dir: str) -> TextTask:
+        """Make a GLUE task on its official files in `data_dir`, or of tensorflow-datasets."""
+        task = _GLUE[name]
+        make = _make_tfds_table if data_dir.startswith('tfds:') else _make_official_table
+        folder = data_dir.removeprefix('tfds:')
+        files = {split: (make(name, split, folder),) for split in task.splits}
+        return text_task(name, task.kind, task.labels, task.metrics, files)
+
+    @classmethod
+    def describe_table(cls, path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Tell classes from numbers; None where labels are sets."""
+        label = cells['label']
+        if isinstance(label, list) or label.are_lists:
+            return None
+        classes = {'kind': 'pair' if 'text_b' in cells else 'classification'}
+        if not label.are_numbers or len(label.different) <= 2:
+            return classes
+        # Numbers between whole ones are measured; those counted from 0 are classes.
+        values = set(map(float, label.different))
+        if not all(value.is_integer() for value in values):
+            return {'kind': 'regression'}
+        if values == set(range(len(values))) and all(text.isdigit() for text in label.different):
+            return classes
+        raise UserError(
+            f'{path}: column {label} has {len(values)} whole numbers, {min(values):g} to'
+            f' {max(values):g}: give --kind={classes["kind"]} where they are classes,'
+            ' --kind=regression where they are a measure'
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -200,11 +369,8 @@ class TextTask(LabelTask[TextExample]):
     def report(self, examples: Sequence[TextExample], predictions: Predictions) -> str:
         """Return the scores of each class, and what is taken for what."""
         predicted = self._as_numbers(complete(self, examples, predictions))
-        return self._report(self._truth(examples), predicted)
-
-    def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
-        parts = (scores_of_classes, confusions)
-        return '\n\n'.join(part(self.labels, truth, predicted) for part in parts)
+        truth = self._truth(examples)
+        return '\n\n'.join(part(self.labels, truth, predicted) for part in self.report_parts)
 
     def constant_loss(self, features: Arrays) -> float:
         """Return the entropy of the labels."""
@@ -219,6 +385,7 @@ class RegressionTask(TextTask):
     num_outputs = 1  # the number itself
     known_metrics = NUMBER_METRICS
     label_type = np.float32
+    report_parts = ()  # numbers have no classes
 
     def _label(self, text: str, line: str) -> float:
         return number(text, line)
@@ -227,9 +394,6 @@ class RegressionTask(TextTask):
 
     def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
         return np.array(answers, np.float64)
-
-    def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
-        return ''  # numbers have no classes
 
     def _answers(self, outputs: Arrays) -> list[float]:
         return [float(value) for value in outputs['logits'][:, 0]]
@@ -281,182 +445,3 @@ def class_weights(setting: str, labels: Sequence[str], given: Iterable[int]) -> 
         if weights[label] <= 0:
             raise UserError(f'class_weights={setting}: a weight must be above 0')
     return tuple(weights.values())
-
-
-def looks_like(path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the entries of a task file with such columns; None where labels are of another kind.
-
-    Args:
-      path: the file, for errors.
-      cells: role -> the column (`found.Cells`).
-
-    Raises:
-      UserError: the labels may be classes, and may be numbers.
-    """
-    label = cells['label']
-    if isinstance(label, list) or label.are_lists:
-        return None
-    classes = {'kind': 'pair' if 'text_b' in cells else 'classification'}
-    if not label.are_numbers or len(label.different) <= 2:
-        return classes
-    # Numbers between whole ones are measured; those counted from 0 are classes by their numbers.
-    values = set(map(float, label.different))
-    if not all(value.is_integer() for value in values):
-        return {'kind': 'regression'}
-    if values == set(range(len(values))) and all(text.isdigit() for text in label.different):
-        return classes
-    raise UserError(
-        f'{path}: column {label} has {len(values)} whole numbers, {min(values):g} to'
-        f' {max(values):g}: give --kind={classes["kind"]} where they are classes, --kind=regression'
-        ' where they are a measure'
-    )
-
-
-def from_description(name: str, description: dict[str, Any], folder: str) -> TextTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of:
-      kind      classification, pair (needs columns.text_b) or regression
-      files     split -> file, list of files, or {"file", "columns", "header", "format"} where a
-                split differs; splits are train, dev, test, or others of the user's
-      columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b
-                and id are optional
-      labels    list of all labels, as they are spelt in the files, or an object of that -> name
-                (not for regression); optional: those of the training files, sorted
-      metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression
-                pearson, spearman; the first selects
-      header    optional, true: whether the first line names the columns
-      format    optional, tsv, csv or jsonl: otherwise by suffix
-      skip_bad_rows  optional, false: leave out rows of a wrong width
-      only      optional: column -> what stands in it in the rows to be read, as in
-                {"language": "de"}
-      dev_share  optional, without a dev file: the share of the training rows that is taken as
-                dev, drawn by dev_seed (0 if not given); rows of equal texts stay together
-    """
-    # From the file's entries to a task, refused at the first that is not as the family has it.
-    kind, is_regression = description['kind'], description['kind'] == 'regression'
-    roles = {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False}
-    files = tables_of(name, description, folder, roles, LABEL_ENTRIES)
-    default = ('pearson', 'spearman') if is_regression else ('accuracy',)
-    metrics = tuple(description.get('metrics', default))
-    labels, spelled = ((), {}) if is_regression else labels_of(description, files)
-    return text_task(name, kind, labels, metrics, files, spelled)
-
-
-# ---- GLUE: its official files, and the order of labels of run_classifier.py
-
-# The place of a label is its index, in the order of run_classifier.py's processors.
-NLI = ('contradiction', 'entailment', 'neutral')
-ENTAILMENT = ('entailment', 'not_entailment')
-BINARY = ('0', '1')
-
-
-class _Glue(NamedTuple):
-    """A task; columns are places from 0, and a test split has its ids in column 0.
-
-    Attributes:
-      kind: classification, pair or regression.
-      labels: in the order of the outputs.
-      metrics: the first selects.
-      texts: the columns of the text, or of both, where there are labels.
-      label: the column of the label.
-      test: the columns of the texts in a test split.
-      ids: the other splits that have ids, in column 0.
-      splits: those that it has.
-    """
-
-    kind: str
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
-    texts: tuple[int, ...]
-    label: int
-    test: tuple[int, ...]
-    ids: tuple[str, ...] = ()
-    splits: tuple[str, ...] = ('train', 'dev', 'test')
-
-    def columns(self, split: str) -> dict[str, int]:
-        """Return role -> place of the columns of a split."""
-        test = split.startswith('test')
-        columns = dict(zip(('text', 'text_b'), self.test if test else self.texts, strict=False))
-        columns |= {} if test else {'label': self.label}
-        return columns | ({'id': 0} if test or split in self.ids else {})
-
-
-_MNLI_IDS = ('dev', 'dev_mismatched')
-_MNLI_SPLITS = ('train', *_MNLI_IDS, 'test', 'test_mismatched')
-_F1, _ACCURACY, _MATTHEWS = ('f1', 'accuracy'), ('accuracy',), ('matthews', 'accuracy')
-_CORRELATIONS = ('spearman', 'pearson')
-_GLUE = {
-    'cola': _Glue('classification', BINARY, _MATTHEWS, (3,), 1, (1,)),
-    'sst2': _Glue('classification', BINARY, _ACCURACY, (0,), 1, (1,)),
-    'mrpc': _Glue('pair', BINARY, _F1, (3, 4), 0, (3, 4)),
-    'stsb': _Glue('regression', (), _CORRELATIONS, (7, 8), 9, (7, 8), ('train', 'dev')),
-    'qqp': _Glue('pair', BINARY, _F1, (3, 4), 5, (1, 2)),
-    'mnli': _Glue('pair', NLI, _ACCURACY, (8, 9), -1, (8, 9), _MNLI_IDS, _MNLI_SPLITS),
-    'qnli': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2), ('dev',)),
-    'rte': _Glue('pair', ENTAILMENT, _ACCURACY, (1, 2), 3, (1, 2)),
-    'wnli': _Glue('pair', BINARY, _ACCURACY, (1, 2), 3, (1, 2)),
-    # The diagnostic set has no training data: an MNLI model answers it.
-    'ax': _Glue('pair', NLI, _MATTHEWS, (), 0, (1, 2), splits=('test',)),
-}
-NAMES = tuple(_GLUE)
-# The columns of tensorflow-datasets' `glue`, where they are not sentence1 and sentence2.
-_TFDS_TEXTS = {
-    'cola': ('sentence',),
-    'sst2': ('sentence',),
-    'qqp': ('question1', 'question2'),
-    'mnli': ('premise', 'hypothesis'),
-    'qnli': ('question', 'sentence'),
-    'ax': ('premise', 'hypothesis'),
-}
-# CoLA's labelled files start with an example, not with names.
-_HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
-
-
-def by_name(name: str, data_dir: str) -> TextTask:
-    """Return the GLUE task `name` on the official files in `data_dir`, or tensorflow-datasets.
-
-    For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
-    """
-    task = _GLUE[name]
-    make = _make_tfds_table if data_dir.startswith('tfds:') else _make_official_table
-    folder = data_dir.removeprefix('tfds:')
-    files = {split: (make(name, split, folder),) for split in task.splits}
-    return text_task(name, task.kind, task.labels, task.metrics, files)
-
-
-def _get_whole_name(name: str, split: str) -> str:
-    """Return what a split is called in full: of MNLI `dev` and `test` are the matched ones."""
-    return f'{split}_matched' if name == 'mnli' and split in ('dev', 'test') else split
-
-
-def _make_official_table(name: str, split: str, folder: str) -> Table:
-    """Return a split's official file, by its columns' places: headers differ from task to task."""
-    stem = 'diagnostic' if name == 'ax' else _get_whole_name(name, split)
-    return Table(
-        os.path.join(folder, f'{stem}.tsv'),
-        _GLUE[name].columns(split),
-        header=(name, split) not in _HEADERLESS,
-        # QQP has questions with line breaks in them: a few rows are torn, and everyone leaves them
-        # out
-        skip_bad_rows=name == 'qqp' and split != 'test',
-    )
-
-
-def _make_tfds_table(name: str, split: str, folder: str) -> Table:
-    """Return a split of tensorflow-datasets' glue.
-
-    Its test splits have a column of labels that say nothing, so it is left out.
-    """
-    texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))
-    columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'}
-    if 'test' not in split:
-        columns['label'] = 'label'
-    # Labels called 0 and 1 are given as numbers there, others by their names.
-    return Table(
-        folder,
-        columns,
-        tfds=f'glue/{name}',
-        split=_get_whole_name(name, split).replace('dev', 'validation'),
-        class_names=_GLUE[name].labels != BINARY,
-    )

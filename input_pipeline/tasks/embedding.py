@@ -21,17 +21,16 @@ from bert_jax.input_pipeline.tasks.base import (
     Example,
     Files,
     Predictions,
-    TableTask,
+    Task,
     complete,
     number,
     read_table,
 )
 from bert_jax.input_pipeline.tasks.features import folded, text_rows
 from bert_jax.input_pipeline.tasks.similarity import correlations, unit
-from bert_jax.input_pipeline.tasks.task_file import tables_of
+from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.text.tables import Table
 
-KINDS = ('embedding',)
 _BLOCK = 1024  # queries that are compared with all documents at once
 
 
@@ -80,7 +79,7 @@ class EmbeddingExample(Example):
 
 
 @dataclass(frozen=True)
-class EmbeddingTask(TableTask[EmbeddingExample]):
+class EmbeddingTask(Task[EmbeddingExample]):
     """Vectors of texts; see `Task` for the attributes.
 
     Attributes:
@@ -88,6 +87,16 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
       metrics: those of the split on which models are scored.
       score_range: the least and the greatest score in the files.
       prompts: (name, text) pairs; 'query' goes before the first text, 'document' before others.
+
+    A JSON task file is an object of:
+      kind      "embedding"
+      files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
+                set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
+      columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
+                JSON key that holds a list), {"text_a", "text_b", "score"}, or {"text"}; and "id",
+                which is optional. A file may have columns of its own: splits may differ
+      score_range  the least and the greatest score, as in [0, 5]; where there are scores
+      prompts   optional: {"query", "document"}, what goes before the first text, and before others
     """
 
     name: str
@@ -98,11 +107,35 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
     prompts: tuple[tuple[str, str], ...] = ()
 
     kind = 'embedding'
+    kinds = ('embedding',)
     head = 'embedding'
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
     truth_column = 'score'
     list_columns = frozenset({'negatives'})
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> EmbeddingTask:
+        """Make a task of vectors, each split with the layout that its columns have."""
+        texts = [column for layout in LAYOUTS.values() for column in layout.columns]
+        roles = dict.fromkeys((*texts, 'score', 'id'), False)
+        files = file.tables(roles, ('prompts', 'score_range'), lists=cls.list_columns)
+        layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
+        score_range = _find_range(file, 'scored pairs' in layouts.values())
+        prompts = file.get('prompts', {})
+        unknown = sorted(set(prompts) - {'query', 'document'})
+        if unknown:
+            raise UserError(
+                f'task {file.name}: prompts {unknown}: they are called query and document'
+            )
+        scored = 'dev' if 'dev' in files else 'test'
+        metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED
+        if not metrics:
+            raise UserError(
+                f'task {file.name}: plain texts cannot be scored: give files.{scored} columns of'
+                ' pairs, triplets or scored pairs'
+            )
+        return cls(file.name, layouts, metrics, files, score_range, tuple(prompts.items()))
 
     @property
     def label_keys(self) -> tuple[str, ...]:  # type: ignore[override]  # not of all its layouts
@@ -260,41 +293,7 @@ def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
     return ranks
 
 
-def from_description(name: str, description: dict[str, Any], folder: str) -> EmbeddingTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of:
-      kind      "embedding"
-      files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
-                set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
-      columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
-                JSON key that holds a list), {"text_a", "text_b", "score"}, or {"text"}; and "id",
-                which is optional. A file may have columns of its own: splits may differ
-      score_range  the least and the greatest score, as in [0, 5]; where there are scores
-      prompts   optional: {"query", "document"}, what goes before the first text, and before others
-    """
-    texts = [column for layout in LAYOUTS.values() for column in layout.columns]
-    roles = dict.fromkeys((*texts, 'score', 'id'), False)
-    entries = ('prompts', 'score_range')
-    files = tables_of(name, description, folder, roles, entries, lists=('negatives',))
-    layouts = {split: _layout(name, split, tables) for split, tables in files.items()}
-
-    score_range = _range(name, description, 'scored pairs' in layouts.values())
-    prompts = description.get('prompts', {})
-    unknown = sorted(set(prompts) - {'query', 'document'})
-    if unknown:
-        raise UserError(f'task {name}: prompts {unknown}: they are called query and document')
-    scored = 'dev' if 'dev' in files else 'test'
-    metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED
-    if not metrics:
-        raise UserError(
-            f'task {name}: plain texts cannot be scored: give files.{scored} columns of pairs,'
-            ' triplets or scored pairs'
-        )
-    return EmbeddingTask(name, layouts, metrics, files, score_range, tuple(prompts.items()))
-
-
-def _layout(name: str, split: str, tables: Sequence[Table]) -> str:
+def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     """Return the layout of a split. UserError where its columns are of none, or of several."""
     of_tables = set()
     for table in tables:
@@ -315,15 +314,16 @@ def _layout(name: str, split: str, tables: Sequence[Table]) -> str:
     return of_tables.pop()
 
 
-def _range(name: str, description: Mapping[str, Any], is_scored: bool) -> tuple[float, float]:
+def _find_range(file: TaskFile, is_scored: bool) -> tuple[float, float]:
     """Return the least and the greatest score; (0, 1) where there are no scores."""
-    given = description.get('score_range')
+    given = file.get('score_range')
     if not is_scored:
         if given is not None:
-            raise UserError(f'task {name}: "score_range" is for scored pairs: leave it out')
+            raise UserError(f'task {file.name}: "score_range" is for scored pairs: leave it out')
         return 0.0, 1.0
     if given is None or len(given) != 2 or not given[0] < given[1]:
         raise UserError(
-            f'task {name}: "score_range" must be the least and the greatest score, as in [0, 5]'
+            f'task {file.name}: "score_range" must be the least and the greatest score, as in'
+            ' [0, 5]'
         )
     return float(given[0]), float(given[1])

@@ -2,8 +2,8 @@
 
 Owns what tells a header from a row, and labels from texts. What it finds is the description that a
 JSON task file would hold; where two readings are possible it asks, in one line that names the
-option. What labels a kind of task has its family says (`looks_like`), and which columns are words
-and tags table_columns.py.
+option. What labels a kind of task has its class says (`describe_table`), and which columns are
+words and tags table_columns.py.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tasks import tagging
 from bert_jax.input_pipeline.tasks.base import Task
+from bert_jax.input_pipeline.tasks.classification import TextTask
 from bert_jax.input_pipeline.tasks.conll import is_column_file
-from bert_jax.input_pipeline.tasks.registry import BY_KIND
+from bert_jax.input_pipeline.tasks.load_task import BY_KIND
+from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from bert_jax.input_pipeline.tasks.table_columns import (
     WORDS_OPTION,
     Cells,
     find_columns,
     is_number,
 )
+from bert_jax.input_pipeline.tasks.tagging import TaggingTask
+from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.text.data_sets import get_class_names, is_hub_name
 from bert_jax.input_pipeline.text.encodings import located, plain_name
 from bert_jax.input_pipeline.text.record_files import parse_columns
 from bert_jax.input_pipeline.text.tables import SUFFIXES, Table
 
-# The families whose labels are looked at, from the special to the general.
-_FAMILIES = reversed(dict.fromkeys(BY_KIND.values()))
-_LOOKED_AT = [family for family in _FAMILIES if hasattr(family, 'looks_like')]
-_KINDS = [kind for family in (*_LOOKED_AT, tagging) for kind in family.KINDS]
+# The classes of tasks that know their labels in a table, from the special to the general.
+_LOOKED_AT = (MultiLabelTask, TextTask)
+_KINDS = [kind for task in (*_LOOKED_AT, TaggingTask) for kind in task.kinds]
 _ENDS = {*SUFFIXES, '.conll', '.conllu', '.bio', '.iob', '.iob2'} - {'.json'}
 _ROWS = 20_000  # that are looked at
 _DEV_SHARE = 0.1  # of the rows, where there is no dev file
@@ -74,7 +76,8 @@ class FoundTask:
     @functools.cached_property
     def task(self) -> Task:
         """Return the task."""
-        return BY_KIND[self.description['kind']].from_description(self.name, self.description, '')
+        file = TaskFile(self.name, self.description)
+        return BY_KIND[self.description['kind']].from_task_file(file)
 
     @property
     def text(self) -> str:
@@ -341,8 +344,8 @@ def _kind(path: str, columns: Sequence[Cells], roles: Mapping[str, Any]) -> dict
         return by_key[key] if key in by_key else columns[key]
 
     cells = {role: at(key) for role, key in roles.items()}
-    for family in _LOOKED_AT:
-        entries = family.looks_like(path, cells)
+    for task in _LOOKED_AT:
+        entries = task.describe_table(path, cells)
         if entries:
             return entries
     raise UserError(f'{path}: no kind of task has such labels: give --kind')

@@ -31,15 +31,13 @@ from bert_jax.input_pipeline.tasks.base import (
 )
 from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
-from bert_jax.input_pipeline.tasks.task_file import tables_of
+from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.tasks.task_metrics import entropy
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
-KINDS = ('span',)
 _LENGTHS = ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best')
 _OPTIONS = ('unanswerable', *_LENGTHS, 'null_threshold', 'scorer')
 _VERSIONS = {'squad_v1': 'v1.1', 'squad_v2': 'v2.0'}
-NAMES = tuple(_VERSIONS)
 _SCORES_V2 = tuple(
     'f1 exact total HasAns_exact HasAns_f1 HasAns_total NoAns_exact NoAns_f1 NoAns_total best_exact'
     ' best_f1 tuned_exact tuned_f1 best_exact_thresh best_f1_thresh tuned_exact_thresh'
@@ -66,6 +64,12 @@ class SpanTask(Task[SpanExample]):
       n_best: answers listed for each question.
       null_threshold: '' is answered where its score exceeds the best answer's by more than this.
       scorer: whose figures f1 and exact_match are: squad, or korquad (F1 by characters).
+
+    A JSON task file is an object of kind ("span") and files, and optionally the attributes from
+    `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as for
+    classification: {"question", "context", "answer", "start", "id"}: answer and start (its place in
+    the context in characters; optional, the first occurrence) are one or, in JSON, a list; no
+    answer is '' or an empty list.
     """
 
     name: str
@@ -79,11 +83,45 @@ class SpanTask(Task[SpanExample]):
     scorer: str = 'squad'
 
     kind = 'span'
+    kinds = ('span',)
+    names = tuple(_VERSIONS)
     head = 'span'
     labels = ()
     label_keys = ('start_positions', 'end_positions')
     num_outputs = 2  # start, end
     slow_features = True
+
+    @classmethod
+    def from_name(cls, name: str, data_dir: str) -> SpanTask:
+        """Make SQuAD v1.1 or v2.0 on its official files in `data_dir`, or tensorflow-datasets."""
+        # The training split is the table's own default; dev is "validation" there.
+        if data_dir.startswith('tfds:'):
+            columns = {name: name for name in ('id', 'question', 'context')}
+            columns |= {'answer': 'answers.text', 'start': 'answers.answer_start'}
+            table = Table(
+                data_dir.removeprefix('tfds:'),
+                columns,
+                tfds=f'squad/{_VERSIONS[name]}',
+            )
+            files = {'train': (table,), 'dev': (dataclasses.replace(table, split='validation'),)}
+        else:
+            version = _VERSIONS[name]
+            files = {}
+            for split in ('train', 'dev'):
+                path = os.path.join(data_dir, f'{split}-{version}.json')
+                files[split] = (Table(path, {}, format='squad'),)
+        return cls(name, files, unanswerable=name == 'squad_v2')
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> SpanTask:
+        """Make a task of questions, of files in the SQuAD format or of tables."""
+        roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
+        formats, lists = ('squad', *FORMATS), ('answer', 'start')
+        files = {}
+        for split, listed in file.tables(roles, _OPTIONS, formats, lists).items():
+            files[split] = tuple(squad_files.with_format(file.name, table) for table in listed)
+        given = {name: file.get(name) for name in _OPTIONS if name in file.description}
+        return cls(file.name, files, **given)
 
     def __post_init__(self) -> None:
         for name in _LENGTHS:
@@ -417,48 +455,3 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
     first = int(np.searchsorted(context.ends, begin, side='right'))
     last = int(np.searchsorted(context.starts, end, side='left')) - 1
     return (first, last) if first <= last and first < len(context.ids) else (-1, -1)
-
-
-def by_name(name: str, data_dir: str) -> SpanTask:
-    """Return SQuAD v1.1 or v2.0 on the official files in `data_dir`, or tensorflow-datasets.
-
-    For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
-    """
-    # The training split is the table's own default; dev is "validation" there.
-    if data_dir.startswith('tfds:'):
-        columns = {name: name for name in ('id', 'question', 'context')}
-        columns |= {'answer': 'answers.text', 'start': 'answers.answer_start'}
-        table = Table(
-            data_dir.removeprefix('tfds:'),
-            columns,
-            tfds=f'squad/{_VERSIONS[name]}',
-        )
-        files = {'train': (table,), 'dev': (dataclasses.replace(table, split='validation'),)}
-    else:
-        version = _VERSIONS[name]
-        files = {
-            split: (Table(os.path.join(data_dir, f'{split}-{version}.json'), {}, format='squad'),)
-            for split in ('train', 'dev')
-        }
-    return SpanTask(name, files, unanswerable=name == 'squad_v2')
-
-
-def from_description(name: str, description: dict[str, Any], folder: str) -> SpanTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of kind ("span") and files, and optionally the attributes of `SpanTask`
-    from `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as
-    for classification: {"question", "context", "answer", "start", "id"}: answer and start (its
-    place in the context in characters; optional, the first occurrence) are one or, in JSON, a list;
-    no answer is '' or an empty list.
-    """
-    roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
-    formats, lists = ('squad', *FORMATS), ('answer', 'start')
-    tables = tables_of(name, description, folder, roles, _OPTIONS, formats, lists)
-    files = {
-        split: tuple(squad_files.with_format(name, table) for table in listed)
-        for split, listed in tables.items()
-    }
-    return SpanTask(
-        name, files, **{entry: description[entry] for entry in _OPTIONS if entry in description}
-    )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError, did_you_mean
 from bert_jax.input_pipeline.tasks.base import Example, Task
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 
 
 class Language(NamedTuple):

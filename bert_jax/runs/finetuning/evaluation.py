@@ -22,7 +22,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, trim
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import partition

@@ -19,7 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.input_pipeline.tasks.base import label_table
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning.sweep import aligned, best_of
 from bert_jax.runs.workdir.workdir import Workdir

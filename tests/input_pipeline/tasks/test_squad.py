@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import squad_score
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.registry import load_task, score_file
+from bert_jax.input_pipeline.tasks.load_task import load_task, score_file
 from bert_jax.input_pipeline.tasks.squad import windows_of
 from bert_jax.input_pipeline.tasks.squad_files import answer_in_context
 from tests.helpers.refusals import refused

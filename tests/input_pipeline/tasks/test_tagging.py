@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import conll
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 

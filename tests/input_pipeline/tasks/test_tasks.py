@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.input_pipeline.tasks.base import Predictions
 from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, truncated_lengths
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.tasks.task_metrics import LABEL_METRICS, NUMBER_METRICS
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
