@@ -72,32 +72,22 @@ def make_examples(
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
 
     # Cut all pairs at the end; sop leaves out those of which a side is empty then.
-    cutter = _make_cutter(documents, objective, stream, word_starts, noisy, cuts)
+    cutter: Cutter
+    if objective == 'nsp':
+        cutter = NextSentence(documents, stream)
+    elif objective == 'full_sentences':
+        cutter = (FullRows if cuts else FullSentences)(documents, stream)
+    elif noisy:
+        cutter = NoisySentenceOrder(documents, stream)
+    else:
+        assert word_starts is not None, 'sop cuts chunks at words'
+        cutter = SentenceOrder(documents, stream, word_starts)
     name = mix(documents.names[document], duplicate)
     examples = truncate(_cut_in_turns(cutter, document, name, target), longest, stream)
     if objective == 'sop':
         both = (examples.a < examples.a_end) & (examples.b < examples.b_end)
         examples = examples.take(np.flatnonzero(both))
     return examples
-
-
-def _make_cutter(
-    documents: Documents,
-    objective: Objective,
-    stream: Stream,
-    word_starts: np.ndarray | None,
-    noisy: bool,
-    cuts: bool,
-) -> Cutter:
-    """Make what cuts an example from each document in a turn; see `make_examples`."""
-    if objective == 'nsp':
-        return NextSentence(documents, stream)
-    if objective == 'full_sentences':
-        return (FullRows if cuts else FullSentences)(documents, stream)
-    if noisy:
-        return NoisySentenceOrder(documents, stream)
-    assert word_starts is not None, 'sop cuts chunks at words'
-    return SentenceOrder(documents, stream, word_starts)
 
 
 def _cut_in_turns(

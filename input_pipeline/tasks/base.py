@@ -198,9 +198,10 @@ class Task(abc.ABC, Generic[E]):
         changes: dict[str, Any] = {}
         for name in example.respelled:
             text = getattr(example, name)
-            if text is not None:
-                is_one = isinstance(text, str)
-                changes[name] = respell(text) if is_one else tuple(map(respell, text))
+            if isinstance(text, str):
+                changes[name] = respell(text)
+            elif text is not None:
+                changes[name] = tuple(map(respell, text))
         return dataclasses.replace(example, **changes)
 
     @abc.abstractmethod
@@ -325,10 +326,11 @@ def cut(features: Arrays, old: int, new: int) -> Arrays:
     """Return the arrays with their last axis cut from `old` to `new` if it is a row's positions."""
     # Positions are the last axis of what has them; counts and places of examples have one axis
     # only.
-    return {
-        name: value[..., :new] if value.ndim > 1 and value.shape[-1] == old else value
-        for name, value in features.items()
-    }
+    shortened = dict(features)
+    for name, value in features.items():
+        if value.ndim > 1 and value.shape[-1] == old:
+            shortened[name] = value[..., :new]
+    return shortened
 
 
 def trim(features: Arrays, multiple: int = 32) -> Arrays:
@@ -353,11 +355,11 @@ def write_text(path: str, text: str) -> None:
 
 def label_table(answers: Mapping[str, Any]) -> str:
     """Return a header `index, prediction` and rows; labels as words, numbers with six digits."""
-    rows = [
-        f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}'
-        for name, answer in answers.items()
-    ]
-    return '\n'.join(['index\tprediction', *rows]) + '\n'
+    text = 'index\tprediction\n'
+    for name, answer in answers.items():
+        spelled = f'{answer:.6g}' if isinstance(answer, float) else answer
+        text += f'{name}\t{spelled}\n'
+    return text
 
 
 def read_table(path: str, answer: Callable[[str, str], Any]) -> Predictions:
@@ -395,9 +397,10 @@ def number(text: str, line: str) -> float:
 def require_labels(task: Task[E], examples: Sequence[E]) -> None:
     """Raise UserError where labels are missing."""
     unknown = sum(not task.labelled([example]) for example in examples)
+    what = f'{unknown} of {len(examples)} examples have'
+    if unknown == len(examples):
+        what = 'this split has'
     if unknown:
-        count = f'{unknown} of {len(examples)} examples have'
-        what = 'this split has' if unknown == len(examples) else count
         raise UserError(f'task {task.name}: {what} no labels, so it cannot be scored')
 
 

@@ -127,7 +127,7 @@ def _texts(path: str) -> dict[str, str]:
 
 def is_graded(grades_of: Mapping[str, Grades]) -> bool:
     """Tell whether some document is more relevant than others."""
-    return any(grade > 1 for grades in grades_of.values() for grade in grades.values())
+    return any(max(grades.values(), default=0) > 1 for grades in grades_of.values())
 
 
 def order_of_ties(ids: Collection[str], graded: bool) -> list[str]:

@@ -271,8 +271,8 @@ class TextTask(LabelTask[TextExample]):
     doc_stride: int | None = None
 
     head = 'classifier'
-    kinds = ('classification', 'pair', 'regression')
-    names = tuple(_GLUE)
+    kinds: ClassVar[tuple[str, ...]] = ('classification', 'pair', 'regression')
+    names: ClassVar[tuple[str, ...]] = tuple(_GLUE)
     label_type: ClassVar[type] = np.int32
     report_parts: ClassVar[tuple[Callable[..., str], ...]] = (scores_of_classes, confusions)
 
@@ -429,10 +429,10 @@ def class_weights(setting: str, labels: Sequence[str], given: Iterable[int]) -> 
     if setting == 'balanced':
         counts = collections.Counter(given)
         # A label that no example has is in no loss, whatever it weighs.
-        return tuple(
-            counts.total() / (len(labels) * counts[i]) if counts[i] else 1.0
-            for i in range(len(labels))
-        )
+        balanced = [1.0] * len(labels)
+        for i, count in counts.items():
+            balanced[i] = counts.total() / (len(labels) * count)
+        return tuple(balanced)
     weights = dict.fromkeys(labels, 1.0)
     for part in setting.split(','):
         label, equals, value = part.rpartition('=')

@@ -277,12 +277,10 @@ def check_lengths(name: str, lengths: Sequence[int], columns: bool) -> None:
     """
     lone = sum(length == 1 for length in lengths)
     if len(lengths) >= _FEW and lone > 0.9 * len(lengths):
-        mend = (
-            'a blank line belongs only after each sentence'
-            if columns
-            else 'where a row is a word, name the column of its sentence in "columns", as in'
-            ' {"sentence": "Sentence #"}'
-        )
+        mend = 'where a row is a word, name the column of its sentence in "columns", as in'
+        mend += ' {"sentence": "Sentence #"}'
+        if columns:
+            mend = 'a blank line belongs only after each sentence'
         message = f'{name}: {lone} of {len(lengths)} sentences have one word: {mend}'
         impossible = lone == len(lengths)
     elif lengths and sorted(lengths)[len(lengths) // 2] > _MANY:

@@ -209,7 +209,9 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
         # A prompt is no part of what is equal.
         numbers: dict[str, int] = {}
-        of_texts = [numbers.setdefault(text, len(numbers)) for e in examples for text in e.texts]
+        of_texts: list[int] = []
+        for example in examples:
+            of_texts += [numbers.setdefault(text, len(numbers)) for text in example.texts]
         features['text_numbers'] = np.array(of_texts, np.int64).reshape(len(examples), -1, 1)
         return features
 
@@ -242,10 +244,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
     def labelled(self, examples: Sequence[EmbeddingExample]) -> bool:
         """Tell whether these examples can be scored: plain texts cannot."""
-        return all(
-            example.label is not None or LAYOUTS[example.layout].metrics == _RANKED
-            for example in examples
-        )
+        for example in examples:
+            if example.label is None and LAYOUTS[example.layout].metrics != _RANKED:
+                return False
+        return True
 
     def score(
         self, examples: Sequence[EmbeddingExample], predictions: Predictions

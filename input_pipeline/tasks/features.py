@@ -86,8 +86,9 @@ def _encode_rows(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield the ids of both texts of a row, and how many fit besides special tokens."""
     # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
-    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
-    for text, a, b in zip(second, *encoded, strict=True):
+    ids_a = tokenizer.encode_batch(first)
+    ids_b = tokenizer.encode_batch([text or '' for text in second])
+    for text, a, b in zip(second, ids_a, ids_b, strict=True):
         yield a, b, max_seq_length - 2 - tokenizer.layout.separators * (text is not None)
 
 
@@ -266,9 +267,9 @@ def say_cut(
 def limit_of(options: Mapping[str, Any], max_seq_length: int) -> str:
     """Name what cuts the texts of a task with these options: that of questions, or the row."""
     questions = options.get('max_query_length')
-    return (
-        f'max_query_length={questions}' if questions else f'max_seq_length={max_seq_length} allows'
-    )
+    if questions:
+        return f'max_query_length={questions}'
+    return f'max_seq_length={max_seq_length} allows'
 
 
 # Of what `Task.features` makes of the same input, and of its file; to be raised with every change.

@@ -52,11 +52,9 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
             raise UserError(f'--task={name_or_json}: kind {kind!r} is none of {", ".join(BY_KIND)}')
         return BY_KIND[kind].from_task_file(file)
     if name_or_json not in BY_NAME:
-        of_run = (
-            ' of a task file, such as a run keeps of a table as task/NAME.json'
-            if os.path.splitext(name_or_json)[1]
-            else ''
-        )
+        of_run = ''
+        if os.path.splitext(name_or_json)[1]:
+            of_run = ' of a task file, such as a run keeps of a table as task/NAME.json'
         raise UserError(
             f'--task={name_or_json}: unknown; use one of {", ".join(BY_NAME)}, or a path ending in'
             f' .json{of_run}{did_you_mean(name_or_json, BY_NAME)}'

@@ -103,10 +103,7 @@ def compared(vectors_NH: np.ndarray, similarity: Similarity) -> np.ndarray:
 
 def correlations(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:
     """Return Spearman's and Pearson's correlation with the true scores (STS)."""
-    return {
-        'spearman': spearman(truth, similarities),
-        'pearson': pearson(truth, similarities),
-    }
+    return {'spearman': spearman(truth, similarities), 'pearson': pearson(truth, similarities)}
 
 
 def matches(labels: np.ndarray, similarities: np.ndarray) -> dict[str, float]:

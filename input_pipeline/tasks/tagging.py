@@ -178,10 +178,9 @@ class TaggingTask(Task[TaggedExample]):
         """Name the accuracy of words too, and of entities precision, recall and each kind's F1."""
         if 'entity_f1' not in self.metrics:
             return self.metrics
-        kinds = dict.fromkeys(label[2:] for label in self.labels if label[2:])
-        of_kinds = (f'entity_f1_{kind}' for kind in kinds)
-        more = ('entity_precision', 'entity_recall', *of_kinds, 'accuracy')
-        return tuple(dict.fromkeys((*self.metrics, *more)))
+        names = [*self.metrics, 'entity_precision', 'entity_recall']
+        names += [f'entity_f1_{label[2:]}' for label in self.labels if label[2:]]
+        return tuple(dict.fromkeys([*names, 'accuracy']))
 
     def _examples(self, split: str) -> list[TaggedExample]:
         # Tags become indices; before that, where labels are B-X and I-X, all schemes become BIO, or
@@ -303,9 +302,8 @@ class TaggingTask(Task[TaggedExample]):
         for row, position in zip(*np.nonzero(features['word_index'] >= 0), strict=True):
             example, word = features['example_index'][row], features['word_index'][row, position]
             tags[example][word] = self.labels[best[row, position]]
-        return Predictions(
-            {example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)}
-        )
+        ids = [example.id for example in examples]
+        return Predictions(dict(zip(ids, tags, strict=True)))
 
     def constant_loss(self, features: Arrays) -> float:
         """Return the entropy of the tags of all words."""
@@ -339,8 +337,10 @@ class TaggingTask(Task[TaggedExample]):
             truth = [conll.as_iob1(tags) for tags in truth]
 
         # Words of all sentences as one list: a long sentence counts for its length.
-        pairs = [pair for a, b in zip(truth, given, strict=True) for pair in zip(a, b, strict=True)]
-        scores = {'accuracy': float(np.mean([a == b for a, b in pairs]))}
+        right: list[bool] = []
+        for tags, answer in zip(truth, given, strict=True):
+            right += map(operator.eq, tags, answer)
+        scores = {'accuracy': float(np.mean(right))}
         if 'entity_f1' in self.metrics:
             scores = conll.entity_scores(truth, given) | scores
         return {name: scores[name] for name in self.metrics} | scores
