@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.input_pipeline.examples.documents import Cutter, Documents, Examples, Objective
+from bert_jax.input_pipeline.examples.documents import (
+    Cutter,
+    Documents,
+    Examples,
+    Objective,
+    Turn,
+)
 from bert_jax.input_pipeline.examples.full_sentences import FullRows, FullSentences
 from bert_jax.input_pipeline.examples.next_sentence import (
     NextSentence,
@@ -97,16 +103,16 @@ def _cut_in_turns(
 
     Each turn makes one example of every document; those that are used up drop out.
     """
-    start, end = cutter.get_bounds(document)
+    turn = Turn(document, *cutter.get_bounds(document), target)
     turns: list[Examples] = []
-    while document.size:
-        cut = cutter.cut(document, start, end, target)
+    while turn.document.size:
+        cut = cutter.cut(turn)
         labels = cut.labels.astype(np.int32)
         key = mix(name, len(turns))
         turns.append(Examples(cut.a, cut.a_end, cut.b, cut.b_end, labels, key))
-        going = np.flatnonzero(cut.next_start < end)
-        document, name, target = document[going], name[going], target[going]
-        start, end = cut.next_start[going], end[going]
+        going = np.flatnonzero(cut.next_start < turn.end)
+        name = name[going]
+        turn = Turn(*(column[going] for column in turn._replace(start=cut.next_start)))
     return Examples(*map(np.concatenate, zip(*turns)))
 
 

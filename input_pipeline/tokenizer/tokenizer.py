@@ -54,7 +54,7 @@ _CLASSES: dict[Kind, tuple[str, str]] = {
     'sentencepiece': ('sentencepiece_model', 'SentencePiece'),
     'compiled': ('fast', 'Compiled'),
     'byte_bpe': ('byte_bpe', 'ByteBpe'),
-    'words': ('words', 'Words'),
+    'words': ('wordpiece', 'Words'),
     'fast': ('fast', 'Fast'),
 }
 

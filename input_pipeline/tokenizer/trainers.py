@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import byte_bpe
-from bert_jax.input_pipeline.tokenizer import words as words_file
 from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS, Kind
 from bert_jax.input_pipeline.tokenizer.foreign_directories import (
     ROBERTA_FIRST_TOKENS,
@@ -25,6 +24,7 @@ from bert_jax.input_pipeline.tokenizer.foreign_directories import (
     byte_bpe_content,
 )
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_passages, split_words
+from bert_jax.input_pipeline.tokenizer.wordpiece import CHARACTERS, format_words
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
 
@@ -177,22 +177,21 @@ class WordsTrainer(Trainer):
         # No more than that is looked at of a long word, and words that are alike so far are one.
         first: Counter[str] = Counter()
         for word, count in counts.items():
-            first[word[: words_file.CHARACTERS]] += count
+            first[word[:CHARACTERS]] += count
         room = self._options.vocab_size - len(SPECIAL_TOKENS)
         order = [word for word, _ in _by_frequency(first)[: max(room, self._options.known_words)]]
-        return words_file.content([*SPECIAL_TOKENS.values(), *order[:room]], order[room:])
+        return format_words([*SPECIAL_TOKENS.values(), *order[:room]], order[room:])
 
     def warnings(self, counts: dict[str, int]) -> list[str]:
         """Return a warning where words are so long that the text seems to have no spaces."""
-        limit = words_file.CHARACTERS
-        long = sum(count for word, count in counts.items() if len(word) > limit)
+        long = sum(count for word, count in counts.items() if len(word) > CHARACTERS)
         share = long / sum(counts.values())
         if share <= _LONG_SHARE:
             return []
         return [
-            f'{share:.1%} of the words are longer than {limit} characters, and only the first'
-            f' {limit} are read: where a language has no spaces between words, a stretch without'
-            ' any is one word: divide the text into words before'
+            f'{share:.1%} of the words are longer than {CHARACTERS} characters, and only the'
+            f' first {CHARACTERS} are read: where a language has no spaces between words, a stretch'
+            ' without any is one word: divide the text into words before'
         ]
 
 
