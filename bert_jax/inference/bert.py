@@ -34,7 +34,7 @@ from bert_jax.inference.feature_extraction import Extractor
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
+from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.mesh.sharding import path_of
@@ -190,7 +190,7 @@ class Bert:
         Raises:
           UserError: there are fewer positions than max_length.
         """
-        return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
+        return make_input_rows(texts, self.tokenizer, self._length(max_length), multiple)
 
     def __call__(
         self,
@@ -285,7 +285,7 @@ class Bert:
             extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
-        pairs, begin = enumerate(pairs_of(texts)), of_model.prompt(prompt)
+        pairs, begin = enumerate(make_pairs(texts)), of_model.prompt(prompt)
         records = ((number, {'text': begin + a, 'text_b': b}) for number, (a, b) in pairs)
         parts = list(extractor(records, 'texts'))
         cut = sum((part.cut for part in parts), np.zeros(4, np.int64))

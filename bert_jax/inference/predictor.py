@@ -31,7 +31,7 @@ from bert_jax.inference import pipelines
 from bert_jax.inference.engine import InferenceEngine, Resident, check_process, place_params
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
+from bert_jax.input_pipeline.tasks.features import count_cut, name_limit, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.model.blocks.matmul import inference_dtype
@@ -179,7 +179,7 @@ class Predictor:
                 f'max_seq_length={max_seq_length!r}: this model reads 8 to {limit} word pieces'
             )
 
-        self._limit = limit_of(options, max_seq_length)
+        self._limit = name_limit(options, max_seq_length)
 
         # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
@@ -317,7 +317,7 @@ class Predictor:
         chunks = iter(lambda: list(itertools.islice(items, _CHUNK)), [])
         cut = np.zeros(4, np.int64)
         for started in one_ahead(map(self._start, chunks)):
-            cut += cut_of(started[2])
+            cut += count_cut(started[2])
             yield from self._finish(*started, numbers, errors)
         say_cut('inputs', cut, self._limit)
 

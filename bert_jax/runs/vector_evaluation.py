@@ -56,7 +56,7 @@ def evaluate_retrieval(
     """
     given = beir.read_retrieval_set(folder, split)
     # In the order of ties, so that the lower index is the right one.
-    ids = beir.order_of_ties(given.documents, beir.is_graded(given.grades))
+    ids = beir.sort_ties(given.documents, beir.is_graded(given.grades))
     documents = _embedded(embedder, [given.documents[name] for name in ids], 'document', compare)
     queries = _embedded(embedder, list(given.queries.values()), 'query', compare)
     _, indices_QK = nearest(queries, documents, beir.DEPTH)
@@ -199,7 +199,7 @@ def _of_pairs(
     seed: int,
 ) -> Report:
     """Return the report on pairs: correlations, or matches."""
-    score = similarity.correlations if metric == 'spearman' else similarity.matches
+    score = similarity.correlate_scores if metric == 'spearman' else similarity.matches
     task = 'sts' if metric == 'spearman' else 'pairs'
     vectors = _embedded(embedder, [*given.a, *given.b], None, compare)
     alike = (vectors[: len(given.a)] * vectors[len(given.a) :]).sum(axis=-1)

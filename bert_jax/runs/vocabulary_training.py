@@ -23,7 +23,7 @@ from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.text.units import AnyUnit
 from bert_jax.input_pipeline.tokenizer import extension, vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.trainers import trainer_of
+from bert_jax.input_pipeline.tokenizer.trainers import make_trainer
 from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
 
@@ -148,11 +148,11 @@ def train(
     languages = [language] if language else [*filter(None, split_inputs('input', text.patterns))]
     refuse_other_case(options, languages)
     how_cased = list[str]()
-    if languages and options.lower_case is None and trainer_of(options).has_casing:
+    if languages and options.lower_case is None and make_trainer(options).has_casing:
         named = vocabulary.name_casing(languages)
         options, how_cased = named.applied(options), [str(named)]
     tables, repeats, read = text.counted(
-        lambda lines: vocabulary.count_words(lines, options), trainer_of(options).lines
+        lambda lines: vocabulary.count_words(lines, options), make_trainer(options).lines
     )
     tokenizer, report = vocabulary.train_on(_mixed(tables, repeats), options)
     tokenizer.save(output)
@@ -225,7 +225,7 @@ def _worthwhile(
     table = _mixed(tables, repeats)
 
     # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
-    chosen = extension.worthwhile(tokenizer, table.counts, new_words, min_frequency)
+    chosen = extension.choose_new_words(tokenizer, table.counts, new_words, min_frequency)
     extended = extension.extend(tokenizer, chosen)
     few = [f'only {len(chosen)} words of the text would save a piece']
     lines = _read_lines(repeats, read, few if len(chosen) < new_words else [])

@@ -42,7 +42,7 @@ class FullSentences(FullRows):
         return np.where(whole_end > start, whole_end, limit)
 
 
-def rows_across(
+def make_rows_across(
     documents: Documents, longest: int, passes: int | np.ndarray, separator: int
 ) -> tuple[np.ndarray, Examples]:
     """Return tokens with a separator between documents, and the examples cut from them.

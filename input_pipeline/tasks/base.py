@@ -258,7 +258,7 @@ class Task(abc.ABC, Generic[E]):
         as words.
         """
         answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
-        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
+        write_text(os.path.join(folder, 'predictions.tsv'), format_label_table(answers))
 
     def _written(self, answer: Any) -> Any:
         """Return an answer as a table of predictions has it."""
@@ -315,7 +315,7 @@ class Task(abc.ABC, Generic[E]):
         return ', '.join(table.where for table in self.files[split])
 
 
-def row_lengths(features: Arrays) -> np.ndarray:
+def get_row_lengths(features: Arrays) -> np.ndarray:
     """Return int64 [N], the tokens of each row; of a choice, those of its longest input."""
     # A choice's C inputs go through the model together, so the longest decides.
     lengths = features['input_mask'].sum(axis=-1)
@@ -340,7 +340,7 @@ def trim(features: Arrays, multiple: int = 32) -> Arrays:
     """
     # To a multiple, so that few different shapes are compiled.
     S = features['input_mask'].shape[-1]
-    longest = int(row_lengths(features).max(initial=1))
+    longest = int(get_row_lengths(features).max(initial=1))
     return cut(features, S, min(S, -(-longest // multiple) * multiple))
 
 
@@ -353,7 +353,7 @@ def write_text(path: str, text: str) -> None:
 # ---- predictions as a table `index, prediction`, the form of a GLUE submission
 
 
-def label_table(answers: Mapping[str, Any]) -> str:
+def format_label_table(answers: Mapping[str, Any]) -> str:
     """Return a header `index, prediction` and rows; labels as words, numbers with six digits."""
     text = 'index\tprediction\n'
     for name, answer in answers.items():
@@ -363,7 +363,7 @@ def label_table(answers: Mapping[str, Any]) -> str:
 
 
 def read_table(path: str, answer: Callable[[str, str], Any]) -> Predictions:
-    """Read a file as `label_table` makes it, whoever wrote it.
+    """Read a file as `format_label_table` makes it, whoever wrote it.
 
     Args:
       path: the file.

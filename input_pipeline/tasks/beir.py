@@ -130,7 +130,7 @@ def is_graded(grades_of: Mapping[str, Grades]) -> bool:
     return any(max(grades.values(), default=0) > 1 for grades in grades_of.values())
 
 
-def order_of_ties(ids: Collection[str], graded: bool) -> list[str]:
+def sort_ties(ids: Collection[str], graded: bool) -> list[str]:
     """Return the ids in the order that documents have whose scores are equal.
 
     By id, as text: upwards in sentence-transformers, downwards in trec_eval.
@@ -140,7 +140,7 @@ def order_of_ties(ids: Collection[str], graded: bool) -> list[str]:
 
 def ranked(scores_of: Mapping[str, float], graded: bool) -> list[str]:
     """Return documents by their scores, the greatest first; scores are compared in float32."""
-    order = order_of_ties(scores_of, graded)
+    order = sort_ties(scores_of, graded)
     return sorted(order, key=lambda name: -np.float32(scores_of[name]))
 
 

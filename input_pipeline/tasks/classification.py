@@ -28,11 +28,11 @@ from bert_jax.input_pipeline.tasks.base import (
     complete,
     number,
 )
-from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
+from bert_jax.input_pipeline.tasks.features import make_text_rows, make_window_rows, pool_windows
 from bert_jax.input_pipeline.tasks.task_file import (
     LABEL_ENTRIES,
     TaskFile,
-    unknown_label,
+    word_unknown_label,
 )
 from bert_jax.input_pipeline.tasks.task_metrics import (
     LABEL_METRICS,
@@ -40,7 +40,7 @@ from bert_jax.input_pipeline.tasks.task_metrics import (
     Metric,
     confusions,
     entropy,
-    scores_of_classes,
+    write_class_scores,
 )
 from bert_jax.input_pipeline.text.tables import Table
 
@@ -170,7 +170,7 @@ class LabelTask(Task[E]):
     def _label(self, text: str, line: str) -> Any:
         """Return what a label in a file means: its place in `labels`."""
         if text not in self.labels:
-            raise UserError(f'{line}: {unknown_label(self.name, text, self.labels)}')
+            raise UserError(f'{line}: {word_unknown_label(self.name, text, self.labels)}')
         return self.labels.index(text)
 
     @abc.abstractmethod
@@ -198,7 +198,7 @@ class LabelTask(Task[E]):
 
     def decode(self, examples: Sequence[E], features: Arrays, outputs: Arrays) -> Predictions:
         """Return the best label, or the number, of each example."""
-        outputs = pooled(features, outputs, len(examples))
+        outputs = pool_windows(features, outputs, len(examples))
         answers = zip(examples, self._answers(outputs), strict=True)
         return Predictions({example.id: answer for example, answer in answers})
 
@@ -274,7 +274,7 @@ class TextTask(LabelTask[TextExample]):
     kinds: ClassVar[tuple[str, ...]] = ('classification', 'pair', 'regression')
     names: ClassVar[tuple[str, ...]] = tuple(_GLUE)
     label_type: ClassVar[type] = np.int32
-    report_parts: ClassVar[tuple[Callable[..., str], ...]] = (scores_of_classes, confusions)
+    report_parts: ClassVar[tuple[Callable[..., str], ...]] = (write_class_scores, confusions)
 
     def __post_init__(self) -> None:
         # Before any file is opened: what the task says of itself must fit together.
@@ -300,7 +300,7 @@ class TextTask(LabelTask[TextExample]):
         make = _make_tfds_table if data_dir.startswith('tfds:') else _make_official_table
         folder = data_dir.removeprefix('tfds:')
         files = {split: (make(name, split, folder),) for split in task.splits}
-        return text_task(name, task.kind, task.labels, task.metrics, files)
+        return make_text_task(name, task.kind, task.labels, task.metrics, files)
 
     @classmethod
     def describe_table(cls, path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -357,9 +357,9 @@ class TextTask(LabelTask[TextExample]):
         second = [example.text_b for example in examples]
         labels = self._label_array(examples)
         if self.doc_stride:
-            features = window_rows(first, second, tokenizer, max_seq_length, self.doc_stride)
+            features = make_window_rows(first, second, tokenizer, max_seq_length, self.doc_stride)
         else:
-            features = text_rows(first, second, tokenizer, max_seq_length)
+            features = make_text_rows(first, second, tokenizer, max_seq_length)
             features['example_index'] = np.arange(len(examples), dtype=np.int32)
         return features | {'labels': labels[features['example_index']]}
 
@@ -407,7 +407,7 @@ class RegressionTask(TextTask):
         return float(self._truth(examples).mean())
 
 
-def text_task(name: str, kind: str, *arguments: Any) -> TextTask:
+def make_text_task(name: str, kind: str, *arguments: Any) -> TextTask:
     """Return the task of that kind; the arguments are those of `TextTask`."""
     return (RegressionTask if kind == 'regression' else TextTask)(name, kind, *arguments)
 

@@ -26,8 +26,8 @@ from bert_jax.input_pipeline.tasks.base import (
     number,
     read_table,
 )
-from bert_jax.input_pipeline.tasks.features import folded, text_rows
-from bert_jax.input_pipeline.tasks.similarity import correlations, unit
+from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
+from bert_jax.input_pipeline.tasks.similarity import correlate_scores, unit
 from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.text.tables import Table
 
@@ -203,8 +203,8 @@ class EmbeddingTask(Task[EmbeddingExample]):
             prompted = example.prompted(dict(self.prompts))
             texts += prompted if len(prompted) > 1 else prompted * 2
 
-        rows = text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
-        features = folded(rows, len(examples))
+        rows = make_text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
+        features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
 
         # A prompt is no part of what is equal.
@@ -257,7 +257,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
         if examples[0].label is None:
             return {'accuracy': float((answers == 1).mean()), 'mrr': float((1 / answers).mean())}
         truth = np.array([example.label for example in examples])
-        return correlations(truth, answers)
+        return correlate_scores(truth, answers)
 
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it: cosines, or ranks."""

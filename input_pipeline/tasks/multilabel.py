@@ -16,14 +16,14 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
 from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
-from bert_jax.input_pipeline.tasks.features import pooled
+from bert_jax.input_pipeline.tasks.features import pool_windows
 from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, TaskFile
 from bert_jax.input_pipeline.tasks.task_metrics import (
     SET_METRICS,
     Metric,
     best_thresholds,
     binary_entropy,
-    scores_of_classes,
+    write_class_scores,
 )
 from bert_jax.input_pipeline.text.tables import Table
 
@@ -62,7 +62,7 @@ class MultiLabelTask(TextTask):
     names = ()
     known_metrics: ClassVar[Mapping[str, Metric]] = SET_METRICS
     list_columns = frozenset({'label'})
-    report_parts = (scores_of_classes,)
+    report_parts = (write_class_scores,)
 
     @classmethod
     def from_task_file(cls, file: TaskFile) -> MultiLabelTask:
@@ -152,7 +152,7 @@ class MultiLabelTask(TextTask):
         """
         from scipy.special import expit
 
-        outputs = pooled(features, outputs, len(examples))
+        outputs = pool_windows(features, outputs, len(examples))
         shares = expit(outputs['logits'].astype(np.float64))
         chosen, thresholds = {}, self.thresholds
         if thresholds is None and self.labelled(examples):

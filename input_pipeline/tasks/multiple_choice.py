@@ -18,7 +18,7 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files
 from bert_jax.input_pipeline.tasks.classification import LabelTask
-from bert_jax.input_pipeline.tasks.features import folded, text_rows
+from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
 from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, TaskFile
 from bert_jax.input_pipeline.text.tables import Column, Table
 
@@ -158,12 +158,12 @@ class ChoiceTask(LabelTask[ChoiceExample]):
             first += [example.context] * len(example.choices) + [''] * lacking
             second += [f'{example.start} {choice}'.strip() for choice in example.choices]
             second += [None] * lacking
-        rows = text_rows(first, second, tokenizer, max_seq_length)
+        rows = make_text_rows(first, second, tokenizer, max_seq_length)
         # A row without any token would have no attention to compute, so [CLS] stays.
         lacks = np.array([text is None for text in second])
         rows['input_ids'][lacks, 1] = tokenizer.pad_id
         rows['input_mask'][lacks, 1] = 0
-        features = folded(rows, len(examples))
+        features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.int32)
         return features
 

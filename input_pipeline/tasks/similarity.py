@@ -101,7 +101,7 @@ def compared(vectors_NH: np.ndarray, similarity: Similarity) -> np.ndarray:
     return unit(vectors_NH) if similarity == 'cosine' else np.asarray(vectors_NH, np.float32)
 
 
-def correlations(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:
+def correlate_scores(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:
     """Return Spearman's and Pearson's correlation with the true scores (STS)."""
     return {'spearman': spearman(truth, similarities), 'pearson': pearson(truth, similarities)}
 

@@ -29,7 +29,7 @@ from bert_jax.input_pipeline.tasks.base import (
     require_labels,
     write_text,
 )
-from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
+from bert_jax.input_pipeline.tasks.features import cut_spans, make_empty_rows, write_row
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.tasks.task_metrics import entropy
@@ -119,7 +119,7 @@ class SpanTask(Task[SpanExample]):
         formats, lists = ('squad', *FORMATS), ('answer', 'start')
         files = {}
         for split, listed in file.tables(roles, _OPTIONS, formats, lists).items():
-            files[split] = tuple(squad_files.with_format(file.name, table) for table in listed)
+            files[split] = tuple(squad_files.settle_format(file.name, table) for table in listed)
         given = {name: file.get(name) for name in _OPTIONS if name in file.description}
         return cls(file.name, files, **given)
 
@@ -163,7 +163,7 @@ class SpanTask(Task[SpanExample]):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
         if split != 'train' or not examples:
             return examples
-        return squad_files.usable(self.name, examples, self.file_names(split))
+        return squad_files.select_usable(self.name, examples, self.file_names(split))
 
     def labelled(self, examples: Sequence[SpanExample]) -> bool:
         """Tell whether all answers are known."""
@@ -185,7 +185,7 @@ class SpanTask(Task[SpanExample]):
           best_context [N, S] bool  whether this window shows the piece with the most context (:542)
         """
         windows = list(self._windows(examples, tokenizer, max_seq_length))
-        features = empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
+        features = make_empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
         names = ('example_index', 'pieces', 'left_out', *self.label_keys)
         columns = np.array([numbers for *_, numbers in windows], np.int32).reshape(-1, len(names)).T
         features |= dict(zip(names, columns.copy(), strict=True))
@@ -229,7 +229,7 @@ class SpanTask(Task[SpanExample]):
             # The answer counts for a window only where it is there as a whole; else the window
             # points to [CLS], as for "no answer".
             first, last = _answer_pieces(example, context)
-            for span, best in windows_of(len(context.ids), room, stride):
+            for span, best in cut_windows(len(context.ids), room, stride):
                 shift = len(question) + 1 + between - span.start
                 inside = span.start <= first and last < span.stop
                 answer = (first + shift, last + shift) if inside else (0, 0)
@@ -371,7 +371,7 @@ class SpanTask(Task[SpanExample]):
         # none.
         scorer = squad_score.SCORERS[self.scorer]
         if not self.unanswerable:
-            return squad_score.version1(truths, predictions.answers, scorer)
+            return squad_score.score_version1(truths, predictions.answers, scorer)
         for stem, extra in predictions.extras.items():
             lacking = [name for name in answered if name not in extra]
             if lacking:
@@ -394,7 +394,9 @@ class SpanTask(Task[SpanExample]):
             texts = [item['text'] for item in items if item['text']]
             best[name] = texts[0] if texts else ''
         null_odds = predictions.extras.get('null_odds')
-        return squad_score.version2(truths, predictions.answers, null_odds, best or None, scorer)
+        return squad_score.score_version2(
+            truths, predictions.answers, null_odds, best or None, scorer
+        )
 
     def write_predictions(
         self, folder: str, examples: Sequence[SpanExample], predictions: Predictions
@@ -414,14 +416,14 @@ class SpanTask(Task[SpanExample]):
         return squad_files.read_predictions(path, self.unanswerable)
 
 
-def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
-    """Return the windows on a context of `length` pieces, as `spans_of` does.
+def cut_windows(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
+    """Return the windows on a context of `length` pieces, as `cut_spans` does.
 
     With each comes a bool [stop - start]: whether no other window gives that piece more context,
     which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of
     equals (:534-570).
     """
-    spans = spans_of(length, room, stride)
+    spans = cut_spans(length, room, stride)
     starts, stops = np.array([(span.start, span.stop) for span in spans]).T
 
     # [windows, pieces]: how much context each window gives each piece, -1 where it does not show

@@ -48,7 +48,7 @@ class _Question(NamedTuple):
     impossible: bool | None
 
 
-def with_format(task: str, table: Table) -> Table:
+def settle_format(task: str, table: Table) -> Table:
     """Return the table with its format settled: the SQuAD format where no columns are named.
 
     Raises:
@@ -127,7 +127,7 @@ def _check_answers(questions: Sequence[_Question], unanswerable: bool, test: boo
             raise UserError(f'{line}: question {example.id!r} has no answer; {_HINT}')
 
 
-def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[SpanExample]:
+def select_usable(task: str, questions: Sequence[SpanExample], files: str) -> list[SpanExample]:
     """Return the training questions whose first answer is where run_squad.py finds it.
 
     That answer is then as the context spells it. The log says how many were left out and why, and
@@ -149,7 +149,7 @@ def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[Span
             kept.append(example)
             continue
         text, start = example.answers[0]
-        answer = answer_in_context(example.context, text, start)
+        answer = find_answer(example.context, text, start)
         if answer is not None:
             moved += answer[1] != start
             kept.append(dataclasses.replace(example, answers=(answer, *example.answers[1:])))
@@ -177,7 +177,7 @@ def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[Span
     return kept
 
 
-def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | None:
+def find_answer(context: str, text: str, start: int) -> tuple[str, int] | None:
     """Return a training answer as the context spells it, and where; None if run_squad.py drops it.
 
     That is at its offset or, as there (:274-296), at another place within the words that
@@ -284,7 +284,7 @@ def _read_table(table: Table, split: str) -> Iterator[_Question]:
         if starts and texts and len(starts) != len(texts):
             raise UserError(f'{line}: {len(texts)} answers but {len(starts)} starts')
 
-        # A text that is nowhere gets -1, which `answer_in_context` refuses.
+        # A text that is nowhere gets -1, which `find_answer` refuses.
         try:
             places = list(map(int, starts)) or [row['context'].find(text) for text in texts]
         except ValueError as error:

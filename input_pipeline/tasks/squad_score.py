@@ -63,22 +63,22 @@ def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> floa
 
 
 def _score_answer(
-    truths: Sequence[str], answer: str, version2: bool, scorer: Scorer
+    truths: Sequence[str], answer: str, score_version2: bool, scorer: Scorer
 ) -> tuple[float, float]:
     """Return exact match and F1 against the truth that suits best."""
     # v2.0 drops truths that normalise to nothing, and a question without any has the truth ''.
     given = scorer.normalize(answer)
-    if version2:
+    if score_version2:
         truths = [truth for truth in truths if scorer.normalize(truth)] or ['']
 
     # Normalised once each: public files repeat the same answer three times.
     wanted = [scorer.normalize(truth) for truth in set(truths)]
     units = scorer.units(given)
-    f1_of_each = (f1(scorer.units(truth), units, version2) for truth in wanted)
+    f1_of_each = (f1(scorer.units(truth), units, score_version2) for truth in wanted)
     return float(given in wanted), max(f1_of_each, default=0.0)
 
 
-def version1(
+def score_version1(
     truths: Mapping[str, Sequence[str]],
     answers: Mapping[str, str],
     scorer: Scorer = SCORERS['squad'],
@@ -94,7 +94,7 @@ def version1(
     return {'exact_match': _mean(exact), 'f1': _mean(f1s)}
 
 
-def version2(
+def score_version2(
     truths: Mapping[str, Sequence[str]],
     answers: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,

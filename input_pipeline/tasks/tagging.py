@@ -32,11 +32,11 @@ from bert_jax.input_pipeline.tasks.base import (
     complete,
     write_text,
 )
-from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
+from bert_jax.input_pipeline.tasks.features import make_empty_rows, write_row
 from bert_jax.input_pipeline.tasks.task_file import (
     LABEL_ENTRIES,
     TaskFile,
-    unknown_label,
+    word_unknown_label,
 )
 from bert_jax.input_pipeline.tasks.task_metrics import entropy
 from bert_jax.input_pipeline.text.encodings import located
@@ -132,7 +132,7 @@ class TaggingTask(Task[TaggedExample]):
         entries = (*LABEL_ENTRIES, 'document_context', 'comment')
         files = {}
         for split, listed in file.tables(roles, entries, formats, cls.list_columns).items():
-            files[split] = tuple(conll.with_format(file.name, split, table) for table in listed)
+            files[split] = tuple(conll.settle_format(file.name, split, table) for table in listed)
         comment = file.get('comment', '')
 
         def read_tags(table: Table) -> Iterator[tuple[str, str]]:
@@ -191,8 +191,8 @@ class TaggingTask(Task[TaggedExample]):
             label = None
             if sentence.tags is not None:
                 read = [self.spelled.get(tag, tag) for tag in sentence.tags]
-                tags = conll.as_bio(read) if bio else read
-                other += conll.beyond_bio(read) if bio else 0
+                tags = conll.make_bio(read) if bio else read
+                other += conll.count_beyond_bio(read) if bio else 0
                 repaired += sum(a[:1] == 'I' and a != b for a, b in zip(read, tags, strict=True))
                 self._require_labels(sentence, tags)
                 label = tuple(map(self.labels.index, tags))
@@ -214,7 +214,7 @@ class TaggingTask(Task[TaggedExample]):
         """Raise UserError for a tag that is no label, at the place of its word."""
         for word, tag in enumerate(tags):
             if tag not in self.labels:
-                message = unknown_label(self.name, tag, self.labels)
+                message = word_unknown_label(self.name, tag, self.labels)
                 raise UserError(f'{sentence.place_of(word)}: {message}')
 
     def _sentences(self, split: str) -> Iterator[tuple[str, conll.Sentence, str]]:
@@ -268,7 +268,7 @@ class TaggingTask(Task[TaggedExample]):
             first += len(lengths)
 
         # 3. The arrays, padding everywhere until a row is written.
-        features = empty_rows(len(rows), max_seq_length, tokenizer.pad_id)
+        features = make_empty_rows(len(rows), max_seq_length, tokenizer.pad_id)
         shape = (len(rows), max_seq_length)
         features['label_ids'] = np.zeros(shape, np.int32)
         features['label_weights'] = np.zeros(shape, np.float32)
@@ -334,7 +334,7 @@ class TaggingTask(Task[TaggedExample]):
         if conll.is_bio(self.labels) and conll.is_iob1(given):
             message = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
             logging.info(message, self.name)
-            truth = [conll.as_iob1(tags) for tags in truth]
+            truth = [conll.make_iob1(tags) for tags in truth]
 
         # Words of all sentences as one list: a long sentence counts for its length.
         right: list[bool] = []
@@ -342,7 +342,7 @@ class TaggingTask(Task[TaggedExample]):
             right += map(operator.eq, tags, answer)
         scores = {'accuracy': float(np.mean(right))}
         if 'entity_f1' in self.metrics:
-            scores = conll.entity_scores(truth, given) | scores
+            scores = conll.score_entities(truth, given) | scores
         return {name: scores[name] for name in self.metrics} | scores
 
     def write_predictions(
@@ -382,8 +382,8 @@ class TaggingTask(Task[TaggedExample]):
                     f' {len(example.words)}'
                 )
             tags = [self.spelled.get(tag, tag) for tag in sentence.tags or ()]
-            if conll.is_bio(self.labels) and conll.beyond_bio(tags):
-                tags = conll.as_bio(tags)
+            if conll.is_bio(self.labels) and conll.count_beyond_bio(tags):
+                tags = conll.make_bio(tags)
             self._require_labels(sentence, tags)
             answers[example.id] = tags
         return Predictions(answers)

@@ -346,7 +346,7 @@ def _label_order(label: str) -> tuple[bool, float, str]:
     return (not is_number, float(label) if is_number else 0.0, label)
 
 
-def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
+def word_unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     """Return what to say of a label in a file that the task does not have."""
     # The likeliest mistakes: a data set that numbers its labels, and capitals.
     hint = ': leave its rows out, or give the task that label'

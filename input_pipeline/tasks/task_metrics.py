@@ -186,7 +186,7 @@ def bootstrap(
 # ---- scores of each class, as text for a terminal of 80 columns
 
 
-def scores_of_classes(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> str:
+def write_class_scores(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> str:
     """Return precision, recall, F1 and support of each class, as scikit-learn writes them.
 
     Args:

@@ -35,7 +35,7 @@ from bert_jax.input_pipeline.tokenizer.fast import (
     library,
     parts_at_space,
 )
-from bert_jax.input_pipeline.tokenizer.foreign_directories import ROBERTA_TOKENS, byte_bpe_content
+from bert_jax.input_pipeline.tokenizer.foreign_directories import ROBERTA_TOKENS, format_byte_bpe
 from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, replace_halves
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import Layout
@@ -50,17 +50,17 @@ def stretches(text: str) -> list[str]:
     return _STRETCH_RE.findall(replace_halves(text))
 
 
-def words_of(stretch: str) -> list[str]:
+def cut_words(stretch: str) -> list[str]:
     """Return what merges stay within: letters, digits or signs, with the space before them."""
     return [stretch[start:end] for _, (start, end) in _SPLITTER.pre_tokenize_str(stretch)]
 
 
-def spelled_in_bytes(word: str) -> str:
-    """Return the letters that stand for the bytes of one of `words_of`."""
+def spell_in_bytes(word: str) -> str:
+    """Return the letters that stand for the bytes of one of `cut_words`."""
     return ''.join(letters for letters, _ in _BYTES.pre_tokenize_str(word))
 
 
-def composed_json(
+def make_composed_json(
     entries: Sequence[str], merges: Iterable[Sequence[str]], add_prefix_space: bool
 ) -> bytes:
     """Return a tokenizer.json by ModernBERT's rules: composed text, special tokens behind.
@@ -172,13 +172,13 @@ class ByteBpe(LibraryModel):
         """The same with a space before each text."""
         if self._prefix_space:
             return self
-        content = byte_bpe_content(self._listed, self._merges, True, self._added)
+        content = format_byte_bpe(self._listed, self._merges, True, self._added)
         return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text.
 
-        The place that it was made from has no space; a word (`words_of`) begins with its first
+        The place that it was made from has no space; a word (`cut_words`) begins with its first
         piece that is more than the space before it.
         """
         encoding = self._engine.encode(replace_halves(text), add_special_tokens=False)

@@ -161,7 +161,7 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], file: str) -> list[str
     return words
 
 
-def worthwhile(
+def choose_new_words(
     tokenizer: Tokenizer, counts: Mapping[str, int], number: int, min_frequency: int
 ) -> list[str]:
     """Return the `number` words whose entries would save most pieces in a text of these words.
@@ -180,7 +180,7 @@ def worthwhile(
     return sorted(gains, key=lambda word: (-gains[word], word))[:number]
 
 
-def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
+def find_new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     """Return {id in `new` of an entry that `old` lacks: the old ids that spell it, or none}.
 
     Raises:

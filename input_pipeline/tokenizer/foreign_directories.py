@@ -34,9 +34,9 @@ from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
     WORD_MARK,
     Layout,
+    add_marks,
     iterate_steps,
     read_rows,
-    with_marks,
 )
 from bert_jax.input_pipeline.wire import fields
 
@@ -100,7 +100,7 @@ def read_albert(path: epath.Path) -> Stated:
     if is_class:
         strips = not keeps
     casing = Normalizer(config.get('do_lower_case') is not False, strips)
-    ours = albert_json(pieces, charsmap, casing, special)
+    ours = make_albert_json(pieces, charsmap, casing, special)
     return directory.compiled({} if is_class else fast, ours, entries, casing, source)
 
 
@@ -120,7 +120,7 @@ def _pieces_of_model(file: epath.Path) -> Pieces:
     ALBERTs: Google's own code takes such a piece apart again (tokenization.py, encode_pieces).
     """
     try:
-        pieces, charsmap = pieces_of(file.read_bytes())
+        pieces, charsmap = read_pieces(file.read_bytes())
     except (ValueError, struct.error) as error:
         raise UserError(f'{file}: not a SentencePiece model of unigram pieces ({error})') from error
     for i, (piece, score) in enumerate(pieces):
@@ -129,13 +129,13 @@ def _pieces_of_model(file: epath.Path) -> Pieces:
     return pieces, charsmap
 
 
-def pieces_of(model: bytes) -> Pieces:
+def read_pieces(model: bytes) -> Pieces:
     """Return the pieces of a model with their scores, by id, and its table of characters.
 
     Raises:
       ValueError: it is no model of the unigram kind.
     """
-    kind, charsmap = model_settings(model)
+    kind, charsmap = read_model_settings(model)
     pieces = []
     for _, piece in fields(model, 1):
         parts = {1: b'', 2: bytes(4)} | dict(fields(piece, 1, 2))
@@ -145,7 +145,7 @@ def pieces_of(model: bytes) -> Pieces:
     return pieces, charsmap
 
 
-def albert_json(
+def make_albert_json(
     pieces: Sequence[tuple[str, float]],
     charsmap: bytes,
     casing: Normalizer,
@@ -172,10 +172,10 @@ def albert_json(
     tokenizer.normalizer = normalizers.Sequence(rules)
     marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
-    return with_marks(tokenizer, special_tokens)
+    return add_marks(tokenizer, special_tokens)
 
 
-def model_settings(model: bytes) -> tuple[int, bytes]:
+def read_model_settings(model: bytes) -> tuple[int, bytes]:
     """Return trainer_spec.model_type and normalizer_spec.precompiled_charsmap of a model."""
     # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
     # means unigram.
@@ -213,7 +213,7 @@ _ROBERTA_MODEL = {
 }
 
 
-def byte_bpe_content(
+def format_byte_bpe(
     entries: Sequence[str],
     merges: Iterable[Sequence[str]],
     add_prefix_space: bool,
@@ -277,7 +277,7 @@ def read_roberta(path: epath.Path) -> Stated:
             source = file if fast else path / 'merges.txt'
             raise UserError(f'{source}: {merge!r} is no merge of two entries')
     added = directory.added_tokens(entries)
-    vocabulary = byte_bpe_content(entries, merges, _read_prefix_space(directory), added)
+    vocabulary = format_byte_bpe(entries, merges, _read_prefix_space(directory), added)
     return Stated('byte_bpe', vocabulary, Normalizer(False, False), directory.special, str(file))
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.foreign_directories import BPE, model_settings
+from bert_jax.input_pipeline.tokenizer.foreign_directories import BPE, read_model_settings
 from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, with_marks
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, add_marks
 from bert_jax.input_pipeline.wire import spans
 
 # A capital sigma at the end of a word. The library lower-cases characters one by one, and would
@@ -99,7 +99,7 @@ class SentencePiece(Tokenizer):
 
         # The model's own table of characters goes along: Hugging Face must normalise exactly as it
         # did in training.
-        kind, charsmap = model_settings(self._processor.serialized_model_proto())
+        kind, charsmap = read_model_settings(self._processor.serialized_model_proto())
         unknown, cased = self._processor.unk_id(), self.normalizer
         model: models.Model
 
@@ -127,10 +127,10 @@ class SentencePiece(Tokenizer):
         tokenizer = Tokenizer(model)
         tokenizer.normalizer = normalizers.Sequence(rules)
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
-        return with_marks(tokenizer, self.special_tokens)
+        return add_marks(tokenizer, self.special_tokens)
 
 
-def with_exact_sums(model: bytes) -> bytes:
+def round_scores(model: bytes) -> bytes:
     """Return a unigram model with scores rounded to 1/1024, so that 32 bits hold exact sums.
 
     `00 0` and `0 00` cost the same, and which of them SentencePiece (32 bits) or Hugging Face (64)

@@ -202,7 +202,7 @@ class Tokenizer(abc.ABC):
         Args:
           kind: what sort of vocabulary it is.
           vocabulary: the content of vocab.txt, spm.model or words.txt, of tokenizer.json for
-            `compiled` and `fast`, or for `byte_bpe` what byte_bpe_content makes.
+            `compiled` and `fast`, or for `byte_bpe` what format_byte_bpe makes.
           normalizer: the casing.
           special_tokens: in the order of SPECIAL_TOKENS.
           name: what errors call the file.

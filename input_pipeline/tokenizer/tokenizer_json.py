@@ -44,7 +44,7 @@ def add_common_rules(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[s
     return tokenizer.to_str()
 
 
-def with_marks(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> str:
+def add_marks(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> str:
     """Return the tokenizer.json of some rules, which reads word marks and makes rows."""
     from tokenizers import decoders
 
@@ -52,7 +52,7 @@ def with_marks(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -
     return add_common_rules(tokenizer, special_tokens)
 
 
-def wordpiece_json(
+def make_wordpiece_json(
     entries: Sequence[str], special_tokens: Sequence[str], normalizer: Normalizer
 ) -> str:
     """Return a tokenizer.json with our rules in the library's terms.

@@ -21,7 +21,7 @@ from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS, Kind
 from bert_jax.input_pipeline.tokenizer.foreign_directories import (
     ROBERTA_FIRST_TOKENS,
     ROBERTA_TOKENS,
-    byte_bpe_content,
+    format_byte_bpe,
 )
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_passages, split_words
 from bert_jax.input_pipeline.tokenizer.wordpiece import CHARACTERS, format_words
@@ -216,13 +216,13 @@ class ByteBpeTrainer(Trainer):
 
     def normalize(self, word: str) -> list[str]:
         """Return what merges stay within of a stretch."""
-        return byte_bpe.words_of(word)
+        return byte_bpe.cut_words(word)
 
     def train(self, counts: dict[str, int]) -> bytes:
-        """Return what byte_bpe_content makes of the entries."""
+        """Return what format_byte_bpe makes of the entries."""
         entries, merges = self._trained(counts, ROBERTA_FIRST_TOKENS, 1)
         entries = [*entries, self.special_tokens['mask_token']]
-        return byte_bpe_content(entries, merges, self._options.add_prefix_space)
+        return format_byte_bpe(entries, merges, self._options.add_prefix_space)
 
     def _trained(
         self, counts: dict[str, int], first: Sequence[str], behind: int
@@ -245,7 +245,7 @@ class ByteBpeTrainer(Trainer):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        spelled = {byte_bpe.spelled_in_bytes(word): count for word, count in counts.items()}
+        spelled = {byte_bpe.spell_in_bytes(word): count for word, count in counts.items()}
         model = _trained(models.BPE(), trainer, spelled)
         return _by_id(model), model['merges']
 
@@ -267,7 +267,7 @@ class ComposedByteBpeTrainer(ByteBpeTrainer):
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of a tokenizer.json."""
         entries, merges = self._trained(counts, (), len(self.special_tokens))
-        return byte_bpe.composed_json(entries, merges, self._options.add_prefix_space)
+        return byte_bpe.make_composed_json(entries, merges, self._options.add_prefix_space)
 
 
 class SentencePieceTrainer(Trainer):
@@ -289,7 +289,7 @@ class SentencePieceTrainer(Trainer):
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of an spm.model."""
-        from bert_jax.input_pipeline.tokenizer.sentencepiece_model import with_exact_sums
+        from bert_jax.input_pipeline.tokenizer.sentencepiece_model import round_scores
 
         options, characters = self._options, count_characters(counts)
         kept, coverage = self._most_frequent(characters, dict.fromkeys(characters, 1), self._half)
@@ -304,7 +304,7 @@ class SentencePieceTrainer(Trainer):
                 entries = {char: len(unicodedata.normalize('NFKC', char)) for char in characters}
                 kept, _ = self._most_frequent(characters, entries, self._half + free)
                 model = self._model(counts, characters.keys() - kept, 1.0)
-        return with_exact_sums(model) if options.model == 'unigram' else model
+        return round_scores(model) if options.model == 'unigram' else model
 
     def _model(self, counts: dict[str, int], left_out: Set[str], coverage: float) -> bytes:
         """Return a model without some characters, which keeps that share of the others."""
@@ -367,7 +367,7 @@ _TRAINERS: dict[str, type[Trainer]] = {
 }
 
 
-def trainer_of(options: VocabularyOptions) -> Trainer:
+def make_trainer(options: VocabularyOptions) -> Trainer:
     """Return the trainer of the model that the options name."""
     if options.layout == 'modernbert':
         return ComposedByteBpeTrainer(options)

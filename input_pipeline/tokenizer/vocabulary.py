@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_words
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.trainers import count_characters, trainer_of
+from bert_jax.input_pipeline.tokenizer.trainers import count_characters, make_trainer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
 # words as they stand in the text, before they are normalised and added to the table
@@ -161,15 +161,15 @@ def count_words(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
     """Count the words of lines of text, by the normaliser that the tokenizer will have."""
 
     def decide(table: WordTable, first: Counter[str]) -> None:
-        trainer = trainer_of(options)
+        trainer = make_trainer(options)
         if options.lower_case is None and trainer.has_casing:
             table.casing = detect_casing(first)
-            trainer = trainer_of(table.casing.applied(options))
+            trainer = make_trainer(table.casing.applied(options))
         table.normalize = trainer.normalize
         if trainer.normalizer.lower_case or trainer.normalizer.strip_accents:
             table.spelt = Normalizer(lower_case=False, strip_accents=False, nfc=True).split
 
-    trainer = trainer_of(options)
+    trainer = make_trainer(options)
     return WordTable(trainer.normalize, trainer.split, decide).count(texts)
 
 
@@ -178,7 +178,7 @@ def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, R
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
     options = table.casing.applied(options) if table.casing else options
-    trainer = trainer_of(options)
+    trainer = make_trainer(options)
 
     # What the user should hear of before a model is trained on it.
     notes, warnings = find_losses(table.forms, trainer.normalizer)

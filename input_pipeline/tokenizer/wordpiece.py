@@ -20,7 +20,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer.directory import Kind, parse_vocab
 from bert_jax.input_pipeline.tokenizer.normalizer import split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import MAX_WORD_CHARS, make_wordpiece_json
 
 
 class WordPiece(Tokenizer):
@@ -52,18 +52,18 @@ class WordPiece(Tokenizer):
 
     def tokenizer_json(self) -> str:
         """Return a tokenizer.json with which the tokenizers library gives the same ids."""
-        return wordpiece_json(self.entries, self.special_tokens, self.normalizer)
+        return make_wordpiece_json(self.entries, self.special_tokens, self.normalizer)
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a whitespace word's pieces."""
-        return [i for token in self.normalizer.split(word) for i, _ in self.pieces_of(token)]
+        return [i for token in self.normalizer.split(word) for i, _ in self.read_pieces(token)]
 
     def spell(self, entry: str) -> list[int]:
         """Return ids that together spell an entry, in which `##` continues a word."""
-        ids = [i for i, _ in self.pieces_of(entry.removeprefix('##'), entry.startswith('##'))]
+        ids = [i for i, _ in self.read_pieces(entry.removeprefix('##'), entry.startswith('##'))]
         return [] if self.unk_id in ids else ids
 
-    def pieces_of(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+    def read_pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """Return (id, characters) of a basic token's pieces.
 
         It is [UNK] as a whole where no pieces cover it or it is too long. With `continues` the
@@ -96,7 +96,7 @@ class WordPiece(Tokenizer):
         # The pieces as `ids` finds them, and for each character of the normalised word where it
         # came from.
         split = self.normalizer.split
-        pieces = [piece for token in split(word) for piece in self.pieces_of(token)]
+        pieces = [piece for token in split(word) for piece in self.read_pieces(token)]
         origin = []
         for start, end in split_segments(word):
             origin += [(start, end)] * sum(map(len, split(word[start:end])))
@@ -179,7 +179,7 @@ class Words(WordPiece):
         self._closed = True
         return self
 
-    def pieces_of(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+    def read_pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """(id, characters) of the word, as a list of one."""
         word = token[:CHARACTERS]
         word_id = self._ids.get(word)

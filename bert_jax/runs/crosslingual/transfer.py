@@ -21,7 +21,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.input_pipeline.tasks.base import Example
-from bert_jax.input_pipeline.tasks.features import features_of
+from bert_jax.input_pipeline.tasks.features import load_features
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.runs.crosslingual.languages import Language, training_examples
 from bert_jax.runs.finetuning import machine, sweep
@@ -184,7 +184,7 @@ def pieces(
     language: Language, examples: Sequence[Example], source: Source, length: int, cache: str
 ) -> np.ndarray:
     """Return the ids of all pieces in the rows of examples, each once, special ones left out."""
-    rows = features_of(language.task, examples, source.tokenizer, length, cache)
+    rows = load_features(language.task, examples, source.tokenizer, length, cache)
     ids = rows['input_ids'][rows['input_mask'] > 0]
     return np.setdiff1d(ids, np.array(sorted(source.tokenizer.special_ids), ids.dtype))
 
