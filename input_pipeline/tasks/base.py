@@ -181,13 +181,13 @@ class Task(abc.ABC, Generic[E]):
           UserError: a file or column is missing, a label unknown and the like.
         """
         self.require_split(split)
-        examples = self._examples(split)
+        examples = self._read_examples(split)
         if not examples:
             raise UserError(f'{self.file_names(split)}: no examples')
         return examples
 
     @abc.abstractmethod
-    def _examples(self, split: str) -> list[E]:
+    def _read_examples(self, split: str) -> list[E]:
         """Read a split, which is there; no examples are a mistake that the caller reports."""
 
     def respelled(self, example: E, respell: Callable[[str], str]) -> E:
@@ -257,10 +257,10 @@ class Task(abc.ABC, Generic[E]):
         The extras are files in the same folder. A table is in the form of a GLUE submission, labels
         as words.
         """
-        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
+        answers = {name: self._spell_answer(answer) for name, answer in predictions.answers.items()}
         write_text(os.path.join(folder, 'predictions.tsv'), format_label_table(answers))
 
-    def _written(self, answer: Any) -> Any:
+    def _spell_answer(self, answer: Any) -> Any:
         """Return an answer as a table of predictions has it."""
         return answer
 
@@ -270,13 +270,13 @@ class Task(abc.ABC, Generic[E]):
         Raises:
           UserError: it has unknown labels, or an id twice.
         """
-        return read_table(path, self._read)
+        return read_table(path, self._read_answer)
 
-    def _read(self, text: str, line: str) -> Any:
+    def _read_answer(self, text: str, line: str) -> Any:
         """Return the answer that a table of predictions has there."""
         raise NotImplementedError(f'{type(self).__name__} has no table of predictions')
 
-    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    def _iterate_rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
         """Yield (id, role -> cell, where errors say it is) of each row of a split's tables."""
         # A public test split has no labels; elsewhere a missing label column is a mistake.
         optional = frozenset({self.truth_column} if split.startswith('test') else ())

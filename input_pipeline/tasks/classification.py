@@ -38,9 +38,9 @@ from bert_jax.input_pipeline.tasks.task_metrics import (
     LABEL_METRICS,
     NUMBER_METRICS,
     Metric,
-    confusions,
     entropy,
     write_class_scores,
+    write_confusions,
 )
 from bert_jax.input_pipeline.text.tables import Table
 
@@ -164,10 +164,10 @@ class LabelTask(Task[E]):
     known_metrics: ClassVar[Mapping[str, Metric]] = LABEL_METRICS
 
     @abc.abstractmethod
-    def _example(self, name: str, row: dict[str, Any], line: str) -> E:
+    def _make_example(self, name: str, row: dict[str, Any], line: str) -> E:
         """Return the example of a row; `line` is where errors say it is."""
 
-    def _label(self, text: str, line: str) -> Any:
+    def _read_label(self, text: str, line: str) -> Any:
         """Return what a label in a file means: its place in `labels`."""
         if text not in self.labels:
             raise UserError(f'{line}: {word_unknown_label(self.name, text, self.labels)}')
@@ -177,8 +177,8 @@ class LabelTask(Task[E]):
     def _has_empty_text(self, example: E) -> bool:
         """Tell whether a text is empty that should not be."""
 
-    def _examples(self, split: str) -> list[E]:
-        examples = [self._example(*row) for row in self._rows(split)]
+    def _read_examples(self, split: str) -> list[E]:
+        examples = [self._make_example(*row) for row in self._iterate_rows(split)]
         # Empty texts are sound rows, but thousands of them are a wrong column.
         empty = sum(map(self._has_empty_text, examples))
         if empty:
@@ -186,25 +186,25 @@ class LabelTask(Task[E]):
             logging.warning(message, self.name, split, empty, len(examples))
         return examples
 
-    def _truth(self, examples: Sequence[Any]) -> np.ndarray:
+    def _get_truth(self, examples: Sequence[Any]) -> np.ndarray:
         return np.array([example.label for example in examples])
 
-    def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
+    def _make_numbers(self, answers: Sequence[Any]) -> np.ndarray:
         """Return what metrics compare: indices, so that "of the second label" means something."""
         return np.array([self.labels.index(answer) for answer in answers])
 
-    def _answers(self, outputs: Arrays) -> list[Any]:
+    def _decode_answers(self, outputs: Arrays) -> list[Any]:
         return [self.labels[best] for best in outputs['logits'].argmax(axis=1)]
 
     def decode(self, examples: Sequence[E], features: Arrays, outputs: Arrays) -> Predictions:
         """Return the best label, or the number, of each example."""
         outputs = pool_windows(features, outputs, len(examples))
-        answers = zip(examples, self._answers(outputs), strict=True)
+        answers = zip(examples, self._decode_answers(outputs), strict=True)
         return Predictions({example.id: answer for example, answer in answers})
 
     def constant_answer(self, examples: Sequence[E]) -> Any:
         """Return the most frequent label, of several the first."""
-        return self.labels[np.bincount(self._truth(examples)).argmax()]
+        return self.labels[np.bincount(self._get_truth(examples)).argmax()]
 
     def score(self, examples: Sequence[E], predictions: Predictions) -> dict[str, float]:
         """Return the task's metrics as fractions.
@@ -212,12 +212,12 @@ class LabelTask(Task[E]):
         Raises:
           UserError: labels or predictions are missing.
         """
-        predicted = self._as_numbers(complete(self, examples, predictions))
-        truth = self._truth(examples)
+        predicted = self._make_numbers(complete(self, examples, predictions))
+        truth = self._get_truth(examples)
         return {name: self.known_metrics[name](truth, predicted) for name in self.metrics}
 
-    def _read(self, text: str, line: str) -> Any:
-        return self.labels[self._label(text, line)]
+    def _read_answer(self, text: str, line: str) -> Any:
+        return self.labels[self._read_label(text, line)]
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class TextTask(LabelTask[TextExample]):
     kinds: ClassVar[tuple[str, ...]] = ('classification', 'pair', 'regression')
     names: ClassVar[tuple[str, ...]] = tuple(_GLUE)
     label_type: ClassVar[type] = np.int32
-    report_parts: ClassVar[tuple[Callable[..., str], ...]] = (write_class_scores, confusions)
+    report_parts: ClassVar[tuple[Callable[..., str], ...]] = (write_class_scores, write_confusions)
 
     def __post_init__(self) -> None:
         # Before any file is opened: what the task says of itself must fit together.
@@ -330,10 +330,10 @@ class TextTask(LabelTask[TextExample]):
         counts = {1 + ('text_b' in table.columns) for table in tables}
         return {'texts': counts.pop()} if len(counts) == 1 else {}
 
-    def _example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
+    def _make_example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
         label = row.get('label')
         if label is not None:
-            label = self._label(self.spelled.get(label, label), line)
+            label = self._read_label(self.spelled.get(label, label), line)
         return TextExample(name, row['text'], row.get('text_b'), label)
 
     def _has_empty_text(self, example: TextExample) -> bool:
@@ -368,8 +368,8 @@ class TextTask(LabelTask[TextExample]):
 
     def report(self, examples: Sequence[TextExample], predictions: Predictions) -> str:
         """Return the scores of each class, and what is taken for what."""
-        predicted = self._as_numbers(complete(self, examples, predictions))
-        truth = self._truth(examples)
+        predicted = self._make_numbers(complete(self, examples, predictions))
+        truth = self._get_truth(examples)
         return '\n\n'.join(part(self.labels, truth, predicted) for part in self.report_parts)
 
     def constant_loss(self, features: Arrays) -> float:
@@ -387,15 +387,15 @@ class RegressionTask(TextTask):
     label_type = np.float32
     report_parts = ()  # numbers have no classes
 
-    def _label(self, text: str, line: str) -> float:
+    def _read_label(self, text: str, line: str) -> float:
         return number(text, line)
 
-    _read = _label
+    _read_answer = _read_label
 
-    def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
+    def _make_numbers(self, answers: Sequence[Any]) -> np.ndarray:
         return np.array(answers, np.float64)
 
-    def _answers(self, outputs: Arrays) -> list[float]:
+    def _decode_answers(self, outputs: Arrays) -> list[float]:
         return [float(value) for value in outputs['logits'][:, 0]]
 
     def constant_loss(self, features: Arrays) -> float:
@@ -404,7 +404,7 @@ class RegressionTask(TextTask):
 
     def constant_answer(self, examples: Sequence[TextExample]) -> float:
         """Return the mean of the numbers."""
-        return float(self._truth(examples).mean())
+        return float(self._get_truth(examples).mean())
 
 
 def make_text_task(name: str, kind: str, *arguments: Any) -> TextTask:

@@ -219,7 +219,7 @@ def read_table(table: Table, untagged: bool) -> Iterator[tuple[Sentence, dict[st
     optional = frozenset({'tags', 'sentence'} if untagged else {'sentence'})
     rows = table.rows(optional, lists=frozenset({'tokens', 'tags'}))
     if 'sentence' in table.columns:
-        for group in _sentences(rows, table):
+        for group in _iterate_sentences(rows, table):
             for line, row in group:
                 # A cell is a word whatever is in it, but a word there must be.
                 if isinstance(row['tokens'], list) or not row['tokens'].strip():
@@ -237,7 +237,7 @@ def read_table(table: Table, untagged: bool) -> Iterator[tuple[Sentence, dict[st
         yield Sentence([line], words, tags, 0), row
 
 
-def _sentences(
+def _iterate_sentences(
     rows: Iterator[tuple[str, dict[str, Any]]], table: Table
 ) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Yield the rows of each sentence."""

@@ -157,10 +157,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
             )
         return dataclasses.replace(self, prompts=tuple(trained.items()))
 
-    def _examples(self, split: str) -> list[EmbeddingExample]:
+    def _read_examples(self, split: str) -> list[EmbeddingExample]:
         examples: list[EmbeddingExample] = []
-        for name, row, line in self._rows(split):
-            example = self._example(split, name, row, line)
+        for name, row, line in self._iterate_rows(split):
+            example = self._make_example(split, name, row, line)
             if examples and len(example.texts) != len(examples[0].texts):
                 raise UserError(
                     f'{line}: {len(example.texts) - 2} negatives, and the first example of task'
@@ -169,7 +169,9 @@ class EmbeddingTask(Task[EmbeddingExample]):
             examples.append(example)
         return examples
 
-    def _example(self, split: str, name: str, row: dict[str, Any], line: str) -> EmbeddingExample:
+    def _make_example(
+        self, split: str, name: str, row: dict[str, Any], line: str
+    ) -> EmbeddingExample:
         layout, texts = self.layouts[split], list[str]()
         for column in LAYOUTS[layout].columns:
             texts += row[column] if isinstance(row[column], list) else [row[column]]
@@ -226,7 +228,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
         cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
         answers: list[Any]
         if layout == 'pairs':
-            answers = _ranks(unit_NCD, features['text_numbers'][..., 0])
+            answers = _rank_documents(unit_NCD, features['text_numbers'][..., 0])
         elif layout == 'triplets':
             answers = (1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)).tolist()
         else:
@@ -262,16 +264,16 @@ class EmbeddingTask(Task[EmbeddingExample]):
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it: cosines, or ranks."""
         is_scored = LAYOUTS[examples[0].layout].metrics == _SCORED
-        return read_table(path, number if is_scored else self._read)
+        return read_table(path, number if is_scored else self._read_answer)
 
-    def _read(self, text: str, line: str) -> int:
+    def _read_answer(self, text: str, line: str) -> int:
         rank = number(text, line)
         if not rank.is_integer() or rank < 1:
             raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
         return int(rank)
 
 
-def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
+def _rank_documents(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
     """Return the rank [N] of each pair's document among all different ones of the split.
 
     Documents that are another positive of the same query do not count. Of equal cosines the own is

@@ -75,7 +75,8 @@ class MultiLabelTask(TextTask):
 
         def read_labels(table: Table) -> Iterator[tuple[str, str]]:
             for line, row in table.rows(lists=cls.list_columns):
-                yield from ((line, label) for label in _spelt(row['label'], line, separator, None))
+                for label in _split_labels(row['label'], line, separator, None):
+                    yield line, label
 
         labels, spelled = file.labels(files, column if in_columns else (), read_labels)
         if in_columns and len(labels) != len(column):
@@ -117,30 +118,32 @@ class MultiLabelTask(TextTask):
         """Return the task with the thresholds that were chosen for a model."""
         return dataclasses.replace(self, thresholds=options.get('thresholds', self.thresholds))
 
-    def _example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
+    def _make_example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
         label = None
         if 'label' in row:
             columns = self.labels if self.in_columns else None
-            spelt = _spelt(row['label'], line, self.separator, columns)
-            label = tuple(sorted({self._label(self.spelled.get(s, s), line) for s in spelt}))
+            spelt = _split_labels(row['label'], line, self.separator, columns)
+            label = tuple(sorted({self._read_label(self.spelled.get(s, s), line) for s in spelt}))
         return TextExample(name, row['text'], row.get('text_b'), label)
 
     def _label_array(self, examples: Sequence[TextExample]) -> np.ndarray:
         # The last axis is of one: an axis as long as a row would be taken for its positions.
-        return self._truth(examples).astype(np.float32)[..., None]
+        return self._get_truth(examples).astype(np.float32)[..., None]
 
-    def _indicators(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+    def _make_indicators(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Return int64 [N, labels], 1 where a set has the label."""
         held = np.zeros((len(sets), len(self.labels)), np.int64)
         for row, each in enumerate(sets):
             held[row, list(each)] = 1
         return held
 
-    def _truth(self, examples: Sequence[Any]) -> np.ndarray:
-        return self._indicators([example.label or () for example in examples])
+    def _get_truth(self, examples: Sequence[Any]) -> np.ndarray:
+        return self._make_indicators([example.label or () for example in examples])
 
-    def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
-        return self._indicators([[self.labels.index(label) for label in each] for each in answers])
+    def _make_numbers(self, answers: Sequence[Any]) -> np.ndarray:
+        return self._make_indicators(
+            [[self.labels.index(label) for label in each] for each in answers]
+        )
 
     def decode(
         self, examples: Sequence[TextExample], features: Arrays, outputs: Arrays
@@ -156,7 +159,7 @@ class MultiLabelTask(TextTask):
         shares = expit(outputs['logits'].astype(np.float64))
         chosen, thresholds = {}, self.thresholds
         if thresholds is None and self.labelled(examples):
-            best = best_thresholds(self._truth(examples), shares)
+            best = best_thresholds(self._get_truth(examples), shares)
             thresholds = dict(zip(self.labels, best, strict=True))
             chosen = {'thresholds': thresholds}
         thresholds = thresholds or {}
@@ -172,7 +175,7 @@ class MultiLabelTask(TextTask):
 
     def constant_answer(self, examples: Sequence[TextExample]) -> tuple[str, ...]:
         """Return the set that scores best if all have it: of the commonest labels so many."""
-        truth = self._truth(examples)
+        truth = self._get_truth(examples)
         order = np.argsort(-truth.sum(axis=0), kind='stable')
         score = self.known_metrics[self.metric]
 
@@ -183,12 +186,12 @@ class MultiLabelTask(TextTask):
         best = max(range(len(self.labels) + 1), key=scored)
         return tuple(self.labels[i] for i in sorted(order[:best]))
 
-    def _written(self, answer: Any) -> str:
+    def _spell_answer(self, answer: Any) -> str:
         return self._joint.join(answer)
 
-    def _read(self, text: str, line: str) -> tuple[str, ...]:
+    def _read_answer(self, text: str, line: str) -> tuple[str, ...]:
         given = filter(None, text.split(self._joint))
-        return tuple(self.labels[self._label(label, line)] for label in given)
+        return tuple(self.labels[self._read_label(label, line)] for label in given)
 
     @property
     def _joint(self) -> str:
@@ -199,7 +202,7 @@ class MultiLabelTask(TextTask):
         return '\x1f'
 
 
-def _spelt(cell: Any, line: str, separator: str, columns: Sequence[str] | None) -> list[str]:
+def _split_labels(cell: Any, line: str, separator: str, columns: Sequence[str] | None) -> list[str]:
     """Return the labels of a row as its file spells them; `columns`: the labels of 0s and 1s."""
     if columns is not None:
         wrong = [value for value in cell if value not in ('0', '1', 'True', 'False')]

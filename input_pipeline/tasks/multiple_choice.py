@@ -118,7 +118,7 @@ class ChoiceTask(LabelTask[ChoiceExample]):
             )
         return cls(file.name, labels, files, count > 0)
 
-    def _example(self, name: str, row: dict[str, Any], line: str) -> ChoiceExample:
+    def _make_example(self, name: str, row: dict[str, Any], line: str) -> ChoiceExample:
         choices, label = row['choices'], row.get('label')
         choices = choices if isinstance(choices, list) else [choices]
         while self.has_gaps and choices and not choices[-1].strip():
@@ -128,7 +128,7 @@ class ChoiceTask(LabelTask[ChoiceExample]):
                 f'{line}: {len(choices)} choices; an example of task {self.name} has 2 to'
                 f' {len(self.labels)}, as many as there are labels'
             )
-        answer = None if label is None else self._label(label, line)
+        answer = None if label is None else self._read_label(label, line)
         if answer is not None and answer >= len(choices):
             raise UserError(f'{line}: the label {label!r} is beyond its {len(choices)} choices')
         return ChoiceExample(name, row['text'], row.get('start', ''), tuple(choices), answer)

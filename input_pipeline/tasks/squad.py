@@ -155,7 +155,7 @@ class SpanTask(Task[SpanExample]):
             return self.metrics
         return _SCORES_V2
 
-    def _examples(self, split: str) -> list[SpanExample]:
+    def _read_examples(self, split: str) -> list[SpanExample]:
         # Repeated ids are in some public files; their answers overwrite each other, which is worth
         # a word. Training questions whose answer is not found are left out, which is logged.
         examples = squad_files.read(self.files[split], self.unanswerable, split)
@@ -184,7 +184,7 @@ class SpanTask(Task[SpanExample]):
           pieces, left_out [N]  of the question, at its first window: its pieces, and those cut
           best_context [N, S] bool  whether this window shows the piece with the most context (:542)
         """
-        windows = list(self._windows(examples, tokenizer, max_seq_length))
+        windows = list(self._iterate_windows(examples, tokenizer, max_seq_length))
         features = make_empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
         names = ('example_index', 'pieces', 'left_out', *self.label_keys)
         columns = np.array([numbers for *_, numbers in windows], np.int32).reshape(-1, len(names)).T
@@ -203,7 +203,7 @@ class SpanTask(Task[SpanExample]):
             features['best_context'][row, inside] = best
         return features
 
-    def _windows(
+    def _iterate_windows(
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
     ) -> Iterator[_Window]:
         """Cut each context into stretches that fit behind the question, and find the answer."""
@@ -228,7 +228,7 @@ class SpanTask(Task[SpanExample]):
 
             # The answer counts for a window only where it is there as a whole; else the window
             # points to [CLS], as for "no answer".
-            first, last = _answer_pieces(example, context)
+            first, last = _find_answer_pieces(example, context)
             for span, best in cut_windows(len(context.ids), room, stride):
                 shift = len(question) + 1 + between - span.start
                 inside = span.start <= first and last < span.stop
@@ -247,7 +247,7 @@ class SpanTask(Task[SpanExample]):
         from scipy.special import softmax
 
         # All windows of all questions in one array, in which a question's spans are a stretch.
-        candidates = self._candidates(features, outputs)
+        candidates = self._find_candidates(features, outputs)
         edges = np.searchsorted(candidates['example'], np.arange(len(examples) + 1))
 
         # The smallest score for "no answer" counts: the window that is least sure of there being
@@ -262,7 +262,7 @@ class SpanTask(Task[SpanExample]):
         for index, example in enumerate(examples):
             spans = slice(edges[index], edges[index + 1])
             scored = (candidates[name][spans] for name in ('score', 'first', 'last'))
-            texts = self._best_texts(example.context, *scored)
+            texts = self._choose_texts(example.context, *scored)
             answer = texts[0][0] if texts else ''
             if self.unanswerable:
                 null = float(null_scores[index])
@@ -287,7 +287,7 @@ class SpanTask(Task[SpanExample]):
             extras['null_odds'] = null_odds
         return Predictions(answers, extras)
 
-    def _candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
+    def _find_candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
         """Return all spans allowed, by example and then by score.
 
         Columns of M spans: example, score, first and last character [M].
@@ -320,7 +320,7 @@ class SpanTask(Task[SpanExample]):
         order = np.lexsort((-spans['score'], spans['example']))
         return {name: values[order] for name, values in spans.items()}
 
-    def _best_texts(
+    def _choose_texts(
         self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray
     ) -> list[tuple[str, float]]:
         """Return up to n_best different texts, best first, as they are in the context."""
@@ -439,7 +439,7 @@ def cut_windows(length: int, room: int, stride: int) -> list[tuple[slice, np.nda
     return [(span, best[span] == number) for number, span in enumerate(spans)]
 
 
-def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
+def _find_answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
     """Return the first and last piece of the context that the first answer touches.
 
     (-1, -1) where there is none.

@@ -182,12 +182,12 @@ class TaggingTask(Task[TaggedExample]):
         names += [f'entity_f1_{label[2:]}' for label in self.labels if label[2:]]
         return tuple(dict.fromkeys([*names, 'accuracy']))
 
-    def _examples(self, split: str) -> list[TaggedExample]:
+    def _read_examples(self, split: str) -> list[TaggedExample]:
         # Tags become indices; before that, where labels are B-X and I-X, all schemes become BIO, or
         # half of the entities of IOB1 would be lost.
         bio, repaired, other = conll.is_bio(self.labels), 0, 0
         examples: list[TaggedExample] = []
-        for name, sentence, document in self._sentences(split):
+        for name, sentence, document in self._iterate_sentences(split):
             label = None
             if sentence.tags is not None:
                 read = [self.spelled.get(tag, tag) for tag in sentence.tags]
@@ -217,7 +217,7 @@ class TaggingTask(Task[TaggedExample]):
                 message = word_unknown_label(self.name, tag, self.labels)
                 raise UserError(f'{sentence.place_of(word)}: {message}')
 
-    def _sentences(self, split: str) -> Iterator[tuple[str, conll.Sentence, str]]:
+    def _iterate_sentences(self, split: str) -> Iterator[tuple[str, conll.Sentence, str]]:
         """Yield (id, sentence, document) of every file of a split."""
         # Column files know documents by -DOCSTART- or # newdoc, tables by a column. The number of
         # the file is part of a document's name, so files share none.

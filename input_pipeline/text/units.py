@@ -144,32 +144,26 @@ def units(
     given = []
     for text in sorted(patterns, key=data_sets.is_hub_name):  # those of the Hub come last
         if text.startswith('tfds:'):
-            divided += _tfds_units(text, options)
+            # A unit a file: a TFRecord file cannot be entered in its middle.
+            for path in data_sets.find_tfds_files(text, options.text_column):
+                now = read_state(str(path))
+                unit = Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now)
+                divided.append(unit)
         elif data_sets.is_hub_name(text):
             taken = {file.name for unit in divided for file in unit.files()}
-            divided += _hub_units(text, options, taken)
+            shards = data_sets.find_hub_shards(text, options.text_column)
+            if taken & set(shards.names):
+                raise UserError(f'{text}: another input has this name too: give its folder another')
+            # A unit a shard, as the library divides the data set.
+            for i, name in enumerate(shards.names):
+                size, version = shards.bytes, shards.version
+                divided.append(Unit(shards.path, name, i, size, 'hf', None, True, version=version))
         else:
             given.append(text)
     if given:
         listing = matching(given, left_out)
         divided += _file_units(listing, options, unit_bytes)
     return divided
-
-
-def _tfds_units(pattern: str, options: TextOptions) -> Iterator[Unit]:
-    """Yield a unit a file: a TFRecord file cannot be entered in its middle."""
-    for path in data_sets.find_tfds_files(pattern, options.text_column):
-        now = read_state(str(path))
-        yield Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now)
-
-
-def _hub_units(pattern: str, options: TextOptions, taken: set[str]) -> Iterator[Unit]:
-    """Yield a unit a shard, as the library divides the data set; `taken` are names of others."""
-    shards = data_sets.find_hub_shards(pattern, options.text_column)
-    if taken & set(shards.names):
-        raise UserError(f'{pattern}: another input has this name too: give its folder another')
-    for i, name in enumerate(shards.names):
-        yield Unit(shards.path, name, i, shards.bytes, 'hf', None, True, version=shards.version)
 
 
 def _file_units(listing: Listing, options: TextOptions, unit_bytes: int) -> Iterator[AnyUnit]:

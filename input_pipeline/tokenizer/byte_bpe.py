@@ -45,7 +45,7 @@ _SPLITTER = pre_tokenizers.ByteLevel(add_prefix_space=False)
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
-def stretches(text: str) -> list[str]:
+def cut_stretches(text: str) -> list[str]:
     """Return a text cut before each run of white space; joined again they are the text."""
     return _STRETCH_RE.findall(replace_halves(text))
 
@@ -68,7 +68,7 @@ def make_composed_json(
     Its rows are [CLS] A [SEP] B [SEP], all of one segment.
     """
     pad, unk, cls, sep, mask = SPECIAL_TOKENS.values()
-    engine = _engine(entries, merges, add_prefix_space)
+    engine = _make_engine(entries, merges, add_prefix_space)
     engine.normalizer = normalizers.NFC()
     _add_special(engine, (unk, cls, sep, pad), mask)
     engine.post_processor = processors.TemplateProcessing(
@@ -79,7 +79,7 @@ def make_composed_json(
     return json.dumps(json.loads(engine.to_str()), ensure_ascii=False, sort_keys=True).encode()
 
 
-def _engine(
+def _make_engine(
     entries: Sequence[str], merges: Iterable[Sequence[str]], add_prefix_space: bool
 ) -> Tokenizer:
     """Return the library's tokenizer of a vocabulary, which adds no special tokens."""
@@ -113,19 +113,19 @@ class ByteBpe(LibraryModel):
 
         # Special tokens are not searched for in text, and none are put around it.
         with library(name):
-            self._use(self._library_tokenizer(self._prefix_space))
-            self._stretch_engine = self._library_tokenizer(add_prefix_space=False)
+            self._use(self._make_library_tokenizer(self._prefix_space))
+            self._stretch_engine = self._make_library_tokenizer(add_prefix_space=False)
         self._parted = not self._prefix_space and parts_at_space(self._added)
 
         # Added tokens begin a word as special ones do.
         self._whole = {*self.special_tokens, *(token['content'] for token in self._added)}
         self.starts_word = np.array(
-            [t in self._whole or self._text([t])[:1].isspace() for t in self.entries]
+            [t in self._whole or self._spell([t])[:1].isspace() for t in self.entries]
         )
 
-    def _library_tokenizer(self, add_prefix_space: bool) -> Tokenizer:
+    def _make_library_tokenizer(self, add_prefix_space: bool) -> Tokenizer:
         # The post-processor trims a piece's place by the space before it, and adds nothing.
-        engine = _engine(self._listed, self._merges, add_prefix_space)
+        engine = _make_engine(self._listed, self._merges, add_prefix_space)
         engine.post_processor = processors.ByteLevel(
             add_prefix_space=add_prefix_space, trim_offsets=True
         )
@@ -134,14 +134,14 @@ class ByteBpe(LibraryModel):
         return engine
 
     def ids(self, word: str) -> list[int]:
-        """Return the ids of one of `stretches`."""
+        """Return the ids of one of `cut_stretches`."""
         return self._stretch_engine.encode(word, add_special_tokens=False).ids
 
     def split(self, text: str) -> list[str]:
-        """Return `stretches`, with the space before the text where the vocabulary wants one."""
+        """Return `cut_stretches`, with the space before the text where the vocabulary wants one."""
         if self._prefix_space and text and text[0] != ' ':
             text = f' {text}'
-        return stretches(text)
+        return cut_stretches(text)
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         # Added tokens are searched for in the whole text; without any, stretches are remembered.
@@ -189,7 +189,7 @@ class ByteBpe(LibraryModel):
                 begun.add(word)
             yield piece, start, end, begins
 
-    def _text(self, tokens: Sequence[str]) -> str:
+    def _spell(self, tokens: Sequence[str]) -> str:
         """Return the text of entries; U+FFFD where they are a part of a character."""
         # Added tokens are written as they are, not in letters for bytes.
         spell = decoders.ByteLevel().decode
@@ -201,11 +201,11 @@ class ByteBpe(LibraryModel):
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of pieces that follow each other."""
-        return self._text([self.entries[i] for i in ids])
+        return self._spell([self.entries[i] for i in ids])
 
     def spelled(self, ids: Iterable[int]) -> list[str]:
         """Return each entry as text, with the space before a word."""
-        return [self._text([self.entries[i]]) for i in ids]
+        return [self._spell([self.entries[i]]) for i in ids]
 
     def covered(self, characters: Iterable[str]) -> set[str]:
         """Return all of the characters: each has bytes."""
@@ -233,7 +233,7 @@ class ByteBpe(LibraryModel):
 
     def tokenizer_json(self) -> str:
         """Return a tokenizer.json with the same ids, and RoBERTa's rows <s> A </s></s> B </s>."""
-        engine = self._library_tokenizer(self._prefix_space)
+        engine = self._make_library_tokenizer(self._prefix_space)
         pad, unk, cls, sep, mask = self.special_tokens
         _add_special(engine, (cls, pad, sep, unk), mask)
         engine.post_processor = processors.RobertaProcessing(

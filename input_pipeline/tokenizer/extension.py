@@ -55,14 +55,14 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     if tokenizer.refusal:
         raise UserError(f'only a WordPiece vocabulary can take new words: {tokenizer.refusal}')
 
-    entries, *counts = _with_words(tokenizer, words)
+    entries, *counts = _add_words(tokenizer, words)
     extended = Tokenizer.of_kind(
         tokenizer.kind, '\n'.join(entries).encode(), *_get_rules(tokenizer)
     )
     return Extended(extended, *counts)
 
 
-def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
+def _add_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
     """Return the entries with new ones; how many took slots, were appended, were there."""
     entries, given = list(tokenizer.entries), list(dict.fromkeys(words))
     old = set(entries)
@@ -95,7 +95,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
             )
 
     # What is an entry already keeps its id, and is only looked for from now on.
-    entries, *counts = _with_words(tokenizer, given)
+    entries, *counts = _add_words(tokenizer, given)
     ids = {entry: i for i, entry in enumerate(entries)}
 
     # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
