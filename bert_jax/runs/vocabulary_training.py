@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.text.units import AnyUnit
 from bert_jax.input_pipeline.tokenizer import extension, vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.trainers import make_trainer
-from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
+from bert_jax.input_pipeline.tokenizer.vocabulary import WordCounts
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
 
 
@@ -60,9 +60,9 @@ class Text(NamedTuple):
 
     def counted(
         self,
-        table_of: Callable[[Iterable[str]], WordTable],
+        table_of: Callable[[Iterable[str]], WordCounts],
         lines_of: Callable[[list[str], list[str], bool], Iterable[str]] = lambda lines, *_: lines,
-    ) -> tuple[dict[str, WordTable], dict[str, float], Report]:
+    ) -> tuple[dict[str, WordCounts], dict[str, float], Report]:
         """Count the words of each language; return tables, repeats, and what was read.
 
         The repeats say how often each language is taken, {} where none is named.
@@ -221,7 +221,7 @@ def _worthwhile(
     """Add the words of the text that save most pieces; return lines about the text, and the fit."""
     # Counted as the tokenizer sees them, casing and all: its own words are compared.
     split = tokenizer.normalizer.split
-    tables, repeats, read = text.counted(lambda lines: WordTable(split).count(lines))
+    tables, repeats, read = text.counted(lambda lines: WordCounts(split).count(lines))
     table = _mixed(tables, repeats)
 
     # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
@@ -254,11 +254,11 @@ def _lines_of(words: str) -> list[str]:
         ) from None
 
 
-def _mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
+def _mixed(tables: dict[str, WordCounts], repeats: dict[str, float]) -> WordCounts:
     """Return one table of all languages."""
     if not repeats:
         return tables['']
-    return WordTable.mixed([(table, repeats[language]) for language, table in tables.items()])
+    return WordCounts.mixed([(table, repeats[language]) for language, table in tables.items()])
 
 
 def _read_lines(repeats: dict[str, float], read: Report, warnings: Sequence[str]) -> list[str]:

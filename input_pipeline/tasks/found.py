@@ -182,8 +182,8 @@ def _name_task(train: str) -> str:
 
 def _read_columns(table: Table, header: bool | None) -> tuple[list[Cells], bool]:
     """Return the columns of a table, and whether its first row names them."""
-    most = 1000 if is_hub_name(table.path) else None
-    rows: list[Any] = list(itertools.islice(table.raw(), most))
+    limit = 1000 if is_hub_name(table.path) else None
+    rows: list[Any] = list(itertools.islice(table.raw(), limit))
     if not rows:
         raise UserError(f'{table.path}: no examples')
     first = rows[0]

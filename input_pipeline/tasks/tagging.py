@@ -143,8 +143,8 @@ class TaggingTask(Task[TaggedExample]):
         # Only the universal parts of speech are known beforehand.
         every = [table for listed in files.values() for table in listed]
         is_universal = all(table.format == 'conllu' and not table.columns for table in every)
-        known = conll.PARTS_OF_SPEECH if is_universal else ()
-        labels, spelled = file.labels(files, known, read_tags)
+        universal = conll.PARTS_OF_SPEECH if is_universal else ()
+        labels, spelled = file.labels(files, universal, read_tags)
         # Whatever the scheme of the file is: tags are brought to B- and I- as they are read.
         if not file.get('labels') and conll.is_entities(labels):
             labels = _list_tags(sorted({label[1:] for label in labels if label != 'O'}))

@@ -156,9 +156,9 @@ class TaskFile:
             tables = []
             for entry in entries if isinstance(entries, list) else [entries]:
                 settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
-                where = f'task {self.name}: files.{split}'
-                _check_table(where, settings, formats)
-                _check_columns(where, settings.get('columns', {}), roles, lists)
+                of_split = f'task {self.name}: files.{split}'
+                _check_table(of_split, settings, formats)
+                _check_columns(of_split, settings.get('columns', {}), roles, lists)
                 tables.append(self._make_table(settings))
             files[split] = tuple(tables)
         return self._hold_out(files, roles)
