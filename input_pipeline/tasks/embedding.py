@@ -72,10 +72,11 @@ class EmbeddingExample(Example):
 
     def prompted(self, prompts: Mapping[str, str]) -> list[str]:
         """Return its texts behind the prompts of a model, that of queries and that of documents."""
-        query, document = (prompts.get(name, '') for name in ('query', 'document'))
-        first, *others = self.texts
-        texts = [f'{document}{text}' for text in others]
-        return [f'{query if others else document}{first}', *texts]
+        query, document = prompts.get('query', ''), prompts.get('document', '')
+        prompted = [document + text for text in self.texts]
+        if len(prompted) > 1:
+            prompted[0] = query + self.texts[0]
+        return prompted
 
 
 @dataclass(frozen=True)

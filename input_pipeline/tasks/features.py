@@ -248,7 +248,9 @@ def count_cut(rows: Arrays) -> np.ndarray:
     if 'left_out' not in rows:
         return np.zeros(4, np.int64)
     left = rows['left_out'].astype(np.int64)
-    texts = len(np.unique(rows['example_index'])) if 'example_index' in rows else len(left)
+    texts = len(left)
+    if 'example_index' in rows:
+        texts = len(np.unique(rows['example_index']))
     return np.array([texts, (left > 0).sum(), rows['pieces'].sum(), left.sum()], np.int64)
 
 

@@ -148,7 +148,9 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], file: str) -> list[str
     # Cased and cut as text will be: an entry that no text is cut into would never be found.
     words = []
     for number, line in enumerate(lines, 1):
-        pieces = [token for word in line.split() for token in tokenizer.normalizer.split(word)]
+        pieces: list[str] = []
+        for word in line.split():
+            pieces += tokenizer.normalizer.split(word)
         if len(pieces) > 1:
             raise UserError(
                 f'{file}:{number}: {line.strip()!r} is {len(pieces)} words to this tokenizer'
@@ -236,7 +238,6 @@ def _is_marked(old: Tokenizer, new: Tokenizer) -> bool:
 
 
 def _word_casing(tokenizer: Tokenizer) -> str:
-    lower, accents = (
-        '' if on else 'not ' for on in (tokenizer.lower_case, tokenizer.strip_accents)
-    )
+    lower = '' if tokenizer.lower_case else 'not '
+    accents = '' if tokenizer.strip_accents else 'not '
     return f'{lower}lower-cased, accents {accents}stripped'

@@ -326,7 +326,8 @@ def find_foreign_rules(directory: Directory) -> list[str]:
 def _read_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
     """Return entries by id and merges of a tokenizer.json, whose rules must be RoBERTa's."""
     fast, file, listed = directory.fast, directory.json_file, directory.path / 'vocab.json'
-    if parts := find_foreign_rules(directory):
+    parts = find_foreign_rules(directory)
+    if parts:
         raise UserError(
             f'{file}: {", ".join(parts)} is not as in the byte-level BPE of RoBERTa, with rows'
             ' of <s> A </s></s> B </s>: to have the file obeyed as it is, let it have a'
@@ -339,8 +340,10 @@ def _read_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
         raise UserError(
             f'{file}: its entries are not those of vocab.json beside it: remove the wrong file'
         )
-    merges = fast['model'].get('merges') or []
-    return entries, [merge.split(' ') if isinstance(merge, str) else merge for merge in merges]
+    merges: list[Any] = []
+    for merge in fast['model'].get('merges') or []:
+        merges.append(merge.split(' ') if isinstance(merge, str) else merge)
+    return entries, merges
 
 
 def _read_prefix_space(directory: Directory) -> bool:

@@ -75,11 +75,10 @@ class SentencePiece(Tokenizer):
             return []
         bare = ''.join(word[i] for i in kept)
         cased = self.normalizer.compose(bare)
-        origin = [
-            (kept[start], kept[end - 1] + 1)
-            for start, end in split_segments(bare)
-            for _ in self.normalizer.compose(bare[start:end])
-        ]
+        origin: list[tuple[int, int]] = []
+        for start, end in split_segments(bare):
+            came_from = (kept[start], kept[end - 1] + 1)
+            origin += [came_from] * len(self.normalizer.compose(bare[start:end]))
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
 
@@ -159,10 +158,10 @@ def _find_merges(ids: dict[str, int]) -> list[tuple[str, str]]:
     Its ids fall with the score.
     """
     # Sorted by the id of what comes out, then by the parts'.
-    pairs = [
-        (ids[piece], ids[piece[:cut]], ids[piece[cut:]], piece[:cut], piece[cut:])
-        for piece in ids
-        for cut in range(1, len(piece))
-        if piece[:cut] in ids and piece[cut:] in ids
-    ]
+    pairs = []
+    for piece, number in ids.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in ids and right in ids:
+                pairs.append((number, ids[left], ids[right], left, right))
     return [(left, right) for _, _, _, left, right in sorted(pairs)]

@@ -415,7 +415,9 @@ class Tokenizer(abc.ABC):
 
     def covered(self, characters: Iterable[str]) -> set[str]:
         """Return those of some characters that the entries can spell."""
-        spelled = {c for e in self.entries[len(SPECIAL_TOKENS) :] for c in e.removeprefix('##')}
+        spelled: set[str] = set()
+        for entry in self.entries[len(SPECIAL_TOKENS) :]:
+            spelled.update(entry.removeprefix('##'))
         return spelled.intersection(characters)
 
     def close(self) -> Tokenizer:

@@ -142,8 +142,12 @@ def read_rows(fast: Mapping[str, Any], file: Any) -> tuple[str, str, Layout]:
 
 def iterate_steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield the steps of a part of a tokenizer.json, which may be a sequence of them."""
-    inner = [step for name in _STEPS for step in (part or {}).get(name) or ()]
-    for step in inner:
-        yield from iterate_steps(step)
-    if part and not inner:
+    if not part:
+        return
+    is_sequence = False
+    for name in _STEPS:
+        for step in part.get(name) or ():
+            is_sequence = True
+            yield from iterate_steps(step)
+    if not is_sequence:
         yield part

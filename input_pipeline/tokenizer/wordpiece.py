@@ -56,14 +56,17 @@ class WordPiece(Tokenizer):
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a whitespace word's pieces."""
-        return [i for token in self.normalizer.split(word) for i, _ in self.read_pieces(token)]
+        ids: list[int] = []
+        for token in self.normalizer.split(word):
+            ids += [piece for piece, _ in self.cut_token(token)]
+        return ids
 
     def spell(self, entry: str) -> list[int]:
         """Return ids that together spell an entry, in which `##` continues a word."""
-        ids = [i for i, _ in self.read_pieces(entry.removeprefix('##'), entry.startswith('##'))]
+        ids = [i for i, _ in self.cut_token(entry.removeprefix('##'), entry.startswith('##'))]
         return [] if self.unk_id in ids else ids
 
-    def read_pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+    def cut_token(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """Return (id, characters) of a basic token's pieces.
 
         It is [UNK] as a whole where no pieces cover it or it is too long. With `continues` the
@@ -96,7 +99,9 @@ class WordPiece(Tokenizer):
         # The pieces as `ids` finds them, and for each character of the normalised word where it
         # came from.
         split = self.normalizer.split
-        pieces = [piece for token in split(word) for piece in self.read_pieces(token)]
+        pieces: list[tuple[int, int]] = []
+        for token in split(word):
+            pieces += self.cut_token(token)
         origin = []
         for start, end in split_segments(word):
             origin += [(start, end)] * sum(map(len, split(word[start:end])))
@@ -179,7 +184,7 @@ class Words(WordPiece):
         self._closed = True
         return self
 
-    def read_pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+    def cut_token(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """(id, characters) of the word, as a list of one."""
         word = token[:CHARACTERS]
         word_id = self._ids.get(word)
