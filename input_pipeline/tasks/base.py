@@ -322,7 +322,7 @@ def get_row_lengths(features: Arrays) -> np.ndarray:
     return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
 
 
-def cut(features: Arrays, old: int, new: int) -> Arrays:
+def cut_rows(features: Arrays, old: int, new: int) -> Arrays:
     """Return the arrays with their last axis cut from `old` to `new` if it is a row's positions."""
     # Positions are the last axis of what has them; counts and places of examples have one axis
     # only.
@@ -341,7 +341,7 @@ def trim(features: Arrays, multiple: int = 32) -> Arrays:
     # To a multiple, so that few different shapes are compiled.
     S = features['input_mask'].shape[-1]
     longest = int(get_row_lengths(features).max(initial=1))
-    return cut(features, S, min(S, -(-longest // multiple) * multiple))
+    return cut_rows(features, S, min(S, -(-longest // multiple) * multiple))
 
 
 def write_text(path: str, text: str) -> None:
@@ -381,7 +381,7 @@ def read_table(path: str, answer: Callable[[str, str], Any]) -> Predictions:
     return Predictions(answers)
 
 
-def number(text: str, line: str) -> float:
+def parse_number(text: str, line: str) -> float:
     """Return the finite number that a text spells; `line` is where errors say it is."""
     try:
         value = float(text)
@@ -404,7 +404,7 @@ def require_labels(task: Task[E], examples: Sequence[E]) -> None:
         raise UserError(f'task {task.name}: {what} no labels, so it cannot be scored')
 
 
-def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> list[Any]:
+def list_answers(task: Task[E], examples: Sequence[E], predictions: Predictions) -> list[Any]:
     """Return the answer to each example.
 
     Raises:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.randomness import Stream, digest64
-from bert_jax.input_pipeline.tasks.base import Arrays, cut, get_row_lengths
+from bert_jax.input_pipeline.tasks.base import Arrays, cut_rows, get_row_lengths
 
 # Of tokens: what vector registers and tensor cores are wide, and little padding even for sentences
 # of a few words
@@ -283,7 +283,7 @@ def iterate_bucketed_batches(
         if number not in streams:
             length, rows = groups[number]
             group = {name: features[name][rows] for name in keys}
-            group = cut(group, features['input_mask'].shape[-1], length)
+            group = cut_rows(group, features['input_mask'].shape[-1], length)
             apart = None if distinct is None else distinct[rows]
             its_seed = digest64(seed, 'bucket', number)
             streams[number] = iterate_batches(

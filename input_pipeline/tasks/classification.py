@@ -25,8 +25,8 @@ from bert_jax.input_pipeline.tasks.base import (
     Files,
     Predictions,
     Task,
-    complete,
-    number,
+    list_answers,
+    parse_number,
 )
 from bert_jax.input_pipeline.tasks.features import make_text_rows, make_window_rows, pool_windows
 from bert_jax.input_pipeline.tasks.task_file import (
@@ -212,7 +212,7 @@ class LabelTask(Task[E]):
         Raises:
           UserError: labels or predictions are missing.
         """
-        predicted = self._make_numbers(complete(self, examples, predictions))
+        predicted = self._make_numbers(list_answers(self, examples, predictions))
         truth = self._get_truth(examples)
         return {name: self.known_metrics[name](truth, predicted) for name in self.metrics}
 
@@ -368,7 +368,7 @@ class TextTask(LabelTask[TextExample]):
 
     def report(self, examples: Sequence[TextExample], predictions: Predictions) -> str:
         """Return the scores of each class, and what is taken for what."""
-        predicted = self._make_numbers(complete(self, examples, predictions))
+        predicted = self._make_numbers(list_answers(self, examples, predictions))
         truth = self._get_truth(examples)
         return '\n\n'.join(part(self.labels, truth, predicted) for part in self.report_parts)
 
@@ -388,7 +388,7 @@ class RegressionTask(TextTask):
     report_parts = ()  # numbers have no classes
 
     def _read_label(self, text: str, line: str) -> float:
-        return number(text, line)
+        return parse_number(text, line)
 
     _read_answer = _read_label
 
@@ -441,7 +441,7 @@ def class_weights(setting: str, labels: Sequence[str], given: Iterable[int]) -> 
                 f'class_weights={setting}: write balanced, or LABEL=NUMBER with commas between, of'
                 f' the labels {", ".join(labels)[:100]}'
             )
-        weights[label] = number(value, f'class_weights={setting}')
+        weights[label] = parse_number(value, f'class_weights={setting}')
         if weights[label] <= 0:
             raise UserError(f'class_weights={setting}: a weight must be above 0')
     return tuple(weights.values())

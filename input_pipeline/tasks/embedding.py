@@ -22,8 +22,8 @@ from bert_jax.input_pipeline.tasks.base import (
     Files,
     Predictions,
     Task,
-    complete,
-    number,
+    list_answers,
+    parse_number,
     read_table,
 )
 from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
@@ -182,7 +182,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
         label = None
         if 'score' in row:
             low, high = self.score_range
-            score = number(row['score'], line)
+            score = parse_number(row['score'], line)
             if not low <= score <= high:
                 raise UserError(
                     f'{line}: the score {score:g} is not within "score_range" [{low:g}, {high:g}]'
@@ -256,7 +256,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
         self, examples: Sequence[EmbeddingExample], predictions: Predictions
     ) -> dict[str, float]:
         """Return correlations of scored pairs, or how often and how high positives rank."""
-        answers = np.array(complete(self, examples, predictions), np.float64)
+        answers = np.array(list_answers(self, examples, predictions), np.float64)
         if examples[0].label is None:
             return {'accuracy': float((answers == 1).mean()), 'mrr': float((1 / answers).mean())}
         truth = np.array([example.label for example in examples])
@@ -265,10 +265,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it: cosines, or ranks."""
         is_scored = LAYOUTS[examples[0].layout].metrics == _SCORED
-        return read_table(path, number if is_scored else self._read_answer)
+        return read_table(path, parse_number if is_scored else self._read_answer)
 
     def _read_answer(self, text: str, line: str) -> int:
-        rank = number(text, line)
+        rank = parse_number(text, line)
         if not rank.is_integer() or rank < 1:
             raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
         return int(rank)

@@ -29,7 +29,7 @@ from bert_jax.input_pipeline.tasks.base import (
     Files,
     Predictions,
     Task,
-    complete,
+    list_answers,
     write_text,
 )
 from bert_jax.input_pipeline.tasks.features import make_empty_rows, write_row
@@ -328,8 +328,8 @@ class TaggingTask(Task[TaggedExample]):
         """
         # Entities are the same in both schemes; tags word by word are compared in that of the
         # predictions.
-        given = complete(self, examples, predictions)
-        # `complete` has refused examples without a label
+        given = list_answers(self, examples, predictions)
+        # `list_answers` has refused examples without a label
         truth = [[self.labels[tag] for tag in example.label or ()] for example in examples]
         if conll.is_bio(self.labels) and conll.is_iob1(given):
             message = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
