@@ -2,8 +2,8 @@
 
 Owns the interface of the kinds of vocabularies and their table; each kind is one class in a file
 beside this one, and nothing else may ask which kind a tokenizer has. Owns the directory that holds
-a vocabulary with its casing, and the ids of special tokens. Knows nothing of special tokens around a
-sequence, of corpora, or of how a vocabulary is trained (vocabulary.py).
+a vocabulary with its casing, and the ids of special tokens. Knows nothing of special tokens around
+a sequence, of corpora, or of how a vocabulary is trained (vocabulary.py).
 
 Text is never searched for special tokens: `[MASK]` in a sentence is `[`, `mask`, `]`.
 """
