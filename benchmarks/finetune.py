@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
     """Run the seeds that are missing and print both means and their difference."""
     del argv
     from benchmarks import sentence_training
-    from bert_jax.input_pipeline.tasks.registry import load_task
+    from bert_jax.input_pipeline.tasks.load_task import load_task
 
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = read_sweep(pathlib.Path(_RUNS.value))

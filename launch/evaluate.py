@@ -153,7 +153,7 @@ class EvaluatePredictions:
 
     def __call__(self) -> EvaluateResult:
         """Score them."""
-        from bert_jax.input_pipeline.tasks.registry import score_file
+        from bert_jax.input_pipeline.tasks.load_task import score_file
         from bert_jax.runs.workdir.results import EvaluateResult
 
         report = score_file(self.predictions, self.task, self.data_dir or '', self.split or 'dev')

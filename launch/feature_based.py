@@ -93,7 +93,7 @@ class CompareFeatures(TrainingFlags):
             )
         from bert_jax.configs import overrides
         from bert_jax.configs.presets import finetune
-        from bert_jax.input_pipeline.tasks.registry import load_task
+        from bert_jax.input_pipeline.tasks.load_task import load_task
 
         # Settings come from the row's own preset, then --set, then what is set for its kind alone.
         task = load_task(self.task, self.data_dir)

@@ -153,7 +153,7 @@ class Finetune(FinetuneFlags):
             there.
         """
         from bert_jax.configs.presets.finetune import apply_changes, choose_recipe
-        from bert_jax.input_pipeline.tasks.registry import load_task
+        from bert_jax.input_pipeline.tasks.load_task import load_task
 
         loaded = load_task(task, str(self.data_dir)) if isinstance(task, str) else task.task
         of_task = choose_recipe(loaded.name, loaded.kind, self.recipe)

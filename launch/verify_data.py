@@ -84,7 +84,7 @@ class ShowPieces:
     def __call__(self) -> None:
         """Print a line for each piece."""
         tokenizer = tokenizer_in(self.directory)
-        print('\n\n'.join(cut_of(tokenizer, text) for text in self.show))
+        print('\n\n'.join(count_cut(tokenizer, text) for text in self.show))
 
 
 def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
@@ -135,7 +135,7 @@ def tokenizer_in(directory: str) -> Tokenizer:
     return Tokenizer.load(inside if inside.is_dir() else directory).close()
 
 
-def cut_of(tokenizer: Tokenizer, text: str) -> str:
+def count_cut(tokenizer: Tokenizer, text: str) -> str:
     """Return how a text is cut: a line for each piece, and one about all of them."""
     encoding = tokenizer.encode_with_offsets(text)
     ids = encoding.ids.tolist()

@@ -34,7 +34,7 @@ from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
-from bert_jax.input_pipeline.tasks.features import input_rows, pairs_of, say_cut
+from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.mesh.sharding import format_path
@@ -187,7 +187,7 @@ class Bert:
         Raises:
           UserError: there are fewer positions than max_length.
         """
-        return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
+        return make_input_rows(texts, self.tokenizer, self._length(max_length), multiple)
 
     def __call__(
         self,
@@ -283,7 +283,7 @@ class Bert:
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
         records, begin = [], of_model.prompt(prompt)
-        for number, (a, b) in enumerate(pairs_of(texts)):
+        for number, (a, b) in enumerate(make_pairs(texts)):
             records.append((number, {'text': begin + a, 'text_b': b}))
         vectors, cut = [], np.zeros(4, np.int64)
         for part in extractor(records, 'texts'):

@@ -26,7 +26,12 @@ from bert_jax.configs.errors import UserError
 from bert_jax.inference.engine import DeviceWeights, InferenceEngine
 from bert_jax.inference.predict_file import FileResult, Records, write_resumably
 from bert_jax.inference.predict_file import Part as FilePart
-from bert_jax.input_pipeline.tasks.features import empty_rows, say_cut, truncated_lengths, write_row
+from bert_jax.input_pipeline.tasks.features import (
+    make_empty_rows,
+    say_cut,
+    truncate_lengths,
+    write_row,
+)
 from bert_jax.input_pipeline.text.record_files import (
     BadRecord,
     Reader,
@@ -82,7 +87,7 @@ class Part(NamedTuple):
 
     @property
     def cut(self) -> np.ndarray:
-        """Count the texts that were too long, as `cut_of` of the tasks' features counts them."""
+        """Count the texts that were too long, as `count_cut` of the tasks' features counts them."""
         left = np.array([row.cut for row in self.rows])
         kept = sum(int((row.word_index >= 0).sum()) for row in self.rows)
         return np.array([len(left), (left > 0).sum(), kept + left.sum(), left.sum()], np.int64)
@@ -191,7 +196,7 @@ class Extractor:
 
     def _start(self, rows: list[Row]) -> Iterable[Result]:
         # To the longest length; the engine cuts each row to the shortest that holds it.
-        batch = empty_rows(len(rows), self.max_seq_length, self._tokenizer.pad_id)
+        batch = make_empty_rows(len(rows), self.max_seq_length, self._tokenizer.pad_id)
         for number, row in enumerate(rows):
             length = len(row.input_ids)
             batch['input_ids'][number, :length] = row.input_ids
@@ -234,10 +239,10 @@ def make_row(
         sides.append(_encode_side(text_b, tokenizer, traced))
         special += tokenizer.layout.separators
     lengths = [len(encoding.ids) for encoding, _ in sides]
-    kept = truncated_lengths(lengths[0], sum(lengths[1:]), max_seq_length - special)
+    kept = truncate_lengths(lengths[0], sum(lengths[1:]), max_seq_length - special)
 
     # [CLS] and [SEP] are of no word and no characters.
-    inputs = empty_rows(1, special + sum(kept), tokenizer.pad_id)
+    inputs = make_empty_rows(1, special + sum(kept), tokenizer.pad_id)
     ids = (encoding.ids[:count] for (encoding, _), count in zip(sides, kept))
     begin = write_row(inputs, 0, tokenizer, *ids)
     starts, ends = np.zeros((2, special + sum(kept)), np.int32)

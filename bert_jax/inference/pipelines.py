@@ -24,7 +24,7 @@ from scipy import special
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.features import pooled, text_rows, window_rows
+from bert_jax.input_pipeline.tasks.features import make_text_rows, make_window_rows, pool_windows
 from bert_jax.input_pipeline.tasks.squad import SpanExample, SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ class OfWholeText(Pipeline):
 
     def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return an answer for each record, by the mean over its windows."""
-        return super().answers(records, rows, pooled(rows, outputs, len(records)))
+        return super().answers(records, rows, pool_windows(rows, outputs, len(records)))
 
 
 class TextClassification(OfWholeText):
@@ -397,7 +397,7 @@ class MultipleChoice(Pipeline):
             for choice in record['choices']:
                 texts.append(record['text'])
                 continuations.append(f'{record.get("start", "")} {choice}'.strip())
-        return text_rows(texts, continuations, self.tokenizer, self.max_length)
+        return make_text_rows(texts, continuations, self.tokenizer, self.max_length)
 
     def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[Answer]:
         """Return {'choice': its index from 0, 'probability', 'probabilities': of all choices}.
@@ -424,8 +424,8 @@ def _make_rows(
     """Make a row of each text, or pair of texts, or of each of its windows `stride` apart."""
     texts = [r['text'] for r in records], [r.get('text_b') for r in records]
     if stride:
-        return window_rows(*texts, tokenizer, max_length, stride)
-    return text_rows(*texts, tokenizer, max_length)
+        return make_window_rows(*texts, tokenizer, max_length, stride)
+    return make_text_rows(*texts, tokenizer, max_length)
 
 
 def split_words(text: str, tokenizer: Tokenizer) -> list[str]:

@@ -31,7 +31,7 @@ from bert_jax.inference import pipelines
 from bert_jax.inference.engine import DeviceWeights, InferenceEngine, check_process
 from bert_jax.inference.pipelines import Pipeline
 from bert_jax.input_pipeline.tasks.base import Arrays
-from bert_jax.input_pipeline.tasks.features import cut_of, limit_of, say_cut
+from bert_jax.input_pipeline.tasks.features import count_cut, name_limit, say_cut
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.model.blocks.matmul import choose_inference_dtype
@@ -198,7 +198,7 @@ class Predictor:
                 f'max_seq_length={max_seq_length!r}: this model reads 8 to {limit} word pieces'
             )
 
-        self._limit = limit_of(options, max_seq_length)
+        self._limit = name_limit(options, max_seq_length)
 
         # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
@@ -335,7 +335,7 @@ class Predictor:
         done, cut = 0, np.zeros(4, np.int64)
         chunks = iterate_chunks(inputs, _CHUNK)
         for started in iterate_ahead(map(self._start, chunks)):
-            cut += cut_of(started.rows)
+            cut += count_cut(started.rows)
             for answer in self._finish(started):
                 if isinstance(answer, str):
                     if not errors:

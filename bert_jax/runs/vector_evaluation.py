@@ -57,7 +57,7 @@ def evaluate_retrieval(
     """
     given = beir.read_retrieval_set(folder, split)
     # In the order of ties, so that the lower index is the right one.
-    ids = beir.order_of_ties(given.documents, beir.is_graded(given.grades))
+    ids = beir.sort_ties(given.documents, beir.is_graded(given.grades))
     documents = _embed_once(embedder, [given.documents[name] for name in ids], 'document', compare)
     queries = _embed_once(embedder, list(given.queries.values()), 'query', compare)
     _, indices_QK = nearest(queries, documents, beir.DEPTH)
@@ -124,7 +124,7 @@ def evaluate_similarity(
     alike = _compare_pairs(embedder, given, compare)
 
     def score(chosen: Any) -> dict[str, float]:
-        return similarity.correlations(given.numbers[chosen], alike[chosen])
+        return similarity.correlate_scores(given.numbers[chosen], alike[chosen])
 
     report = {'task': 'sts', 'data': path, 'similarity': compare, 'metric': 'spearman'}
     return report | _score_drawn(score, len(alike), draws, seed)

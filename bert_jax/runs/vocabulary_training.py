@@ -23,8 +23,8 @@ from bert_jax.input_pipeline.text.lines import TextOptions
 from bert_jax.input_pipeline.text.units import AnyUnit
 from bert_jax.input_pipeline.tokenizer import extension, vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.trainers import trainer_of
-from bert_jax.input_pipeline.tokenizer.vocabulary import WordTable
+from bert_jax.input_pipeline.tokenizer.trainers import make_trainer
+from bert_jax.input_pipeline.tokenizer.vocabulary import WordCounts
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions, refuse_other_case
 
 
@@ -60,9 +60,9 @@ class Text(NamedTuple):
 
     def count_words(
         self,
-        table_of: Callable[[Iterable[str]], WordTable],
+        table_of: Callable[[Iterable[str]], WordCounts],
         lines_of: Callable[[list[str], list[str], bool], Iterable[str]] = lambda lines, *_: lines,
-    ) -> tuple[dict[str, WordTable], dict[str, float], Report]:
+    ) -> tuple[dict[str, WordCounts], dict[str, float], Report]:
         """Count the words of each language; return tables, repeats, and what was read.
 
         The repeats say how often each language is taken, {} where none is named.
@@ -153,11 +153,11 @@ def train(
         languages = [name for name in split_inputs('input', text.patterns) if name]
     refuse_other_case(options, languages)
     how_cased = list[str]()
-    if languages and options.lower_case is None and trainer_of(options).has_casing:
+    if languages and options.lower_case is None and make_trainer(options).has_casing:
         named = vocabulary.name_casing(languages)
         options, how_cased = named.applied(options), [str(named)]
     tables, repeats, read = text.count_words(
-        lambda lines: vocabulary.count_words(lines, options), trainer_of(options).lines
+        lambda lines: vocabulary.count_words(lines, options), make_trainer(options).lines
     )
     tokenizer, report = vocabulary.train_on(_mix(tables, repeats), options)
     tokenizer.save(output)
@@ -227,11 +227,11 @@ def _add_worthwhile(
     """Add the words of the text that save most pieces; return lines about the text, and the fit."""
     # Counted as the tokenizer sees them, casing and all: its own words are compared.
     split = tokenizer.normalizer.split
-    tables, repeats, read = text.count_words(lambda lines: WordTable(split).count(lines))
+    tables, repeats, read = text.count_words(lambda lines: WordCounts(split).count(lines))
     table = _mix(tables, repeats)
 
     # Fewer than asked for is logged, and no fault: the text has no more that would save a piece.
-    chosen = extension.worthwhile(tokenizer, table.counts, new_words, min_frequency)
+    chosen = extension.choose_new_words(tokenizer, table.counts, new_words, min_frequency)
     extended = extension.extend(tokenizer, chosen)
     warnings = []
     if len(chosen) < new_words:
@@ -260,11 +260,11 @@ def _read_words(words: str) -> list[str]:
         ) from None
 
 
-def _mix(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
+def _mix(tables: dict[str, WordCounts], repeats: dict[str, float]) -> WordCounts:
     """Return one table of all languages."""
     if not repeats:
         return tables['']
-    return WordTable.mixed([(table, repeats[language]) for language, table in tables.items()])
+    return WordCounts.mixed([(table, repeats[language]) for language, table in tables.items()])
 
 
 def _describe_text(repeats: dict[str, float], read: Report, warnings: Sequence[str]) -> list[str]:

@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.input_pipeline.examples.documents import Cutter, Documents, Examples, Objective
+from bert_jax.input_pipeline.examples.documents import (
+    Cutter,
+    Documents,
+    Examples,
+    Objective,
+    Turn,
+)
 from bert_jax.input_pipeline.examples.full_sentences import FullRows, FullSentences
 from bert_jax.input_pipeline.examples.next_sentence import (
     NextSentence,
@@ -72,32 +78,22 @@ def make_examples(
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
 
     # Cut all pairs at the end; sop leaves out those of which a side is empty then.
-    cutter = _make_cutter(documents, objective, stream, word_starts, noisy, cuts)
+    cutter: Cutter
+    if objective == 'nsp':
+        cutter = NextSentence(documents, stream)
+    elif objective == 'full_sentences':
+        cutter = (FullRows if cuts else FullSentences)(documents, stream)
+    elif noisy:
+        cutter = NoisySentenceOrder(documents, stream)
+    else:
+        assert word_starts is not None, 'sop cuts chunks at words'
+        cutter = SentenceOrder(documents, stream, word_starts)
     name = mix(documents.names[document], duplicate)
     examples = truncate(_cut_in_turns(cutter, document, name, target), longest, stream)
     if objective == 'sop':
         both = (examples.a < examples.a_end) & (examples.b < examples.b_end)
         examples = examples.take(np.flatnonzero(both))
     return examples
-
-
-def _make_cutter(
-    documents: Documents,
-    objective: Objective,
-    stream: Stream,
-    word_starts: np.ndarray | None,
-    noisy: bool,
-    cuts: bool,
-) -> Cutter:
-    """Make what cuts an example from each document in a turn; see `make_examples`."""
-    if objective == 'nsp':
-        return NextSentence(documents, stream)
-    if objective == 'full_sentences':
-        return (FullRows if cuts else FullSentences)(documents, stream)
-    if noisy:
-        return NoisySentenceOrder(documents, stream)
-    assert word_starts is not None, 'sop cuts chunks at words'
-    return SentenceOrder(documents, stream, word_starts)
 
 
 def _cut_in_turns(
@@ -107,16 +103,16 @@ def _cut_in_turns(
 
     Each turn makes one example of every document; those that are used up drop out.
     """
-    start, end = cutter.get_bounds(document)
+    turn = Turn(document, *cutter.get_bounds(document), target)
     turns: list[Examples] = []
-    while document.size:
-        cut = cutter.cut(document, start, end, target)
+    while turn.document.size:
+        cut = cutter.cut(turn)
         labels = cut.labels.astype(np.int32)
         key = mix(name, len(turns))
         turns.append(Examples(cut.a, cut.a_end, cut.b, cut.b_end, labels, key))
-        going = np.flatnonzero(cut.next_start < end)
-        document, name, target = document[going], name[going], target[going]
-        start, end = cut.next_start[going], end[going]
+        going = np.flatnonzero(cut.next_start < turn.end)
+        name = name[going]
+        turn = Turn(*(column[going] for column in turn._replace(start=cut.next_start)))
     return Examples(*map(np.concatenate, zip(*turns)))
 
 

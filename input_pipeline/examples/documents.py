@@ -84,6 +84,22 @@ class Examples(NamedTuple):
         return Examples(*(column[rows] for column in self))
 
 
+class Turn(NamedTuple):
+    """Documents [N] of which each is to give an example.
+
+    Attributes:
+      document: their numbers.
+      start: the sentence from which on to cut; where an objective goes by tokens, the token.
+      end: that of the document's end.
+      target: tokens of an example.
+    """
+
+    document: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    target: np.ndarray
+
+
 class Cut(NamedTuple):
     """An example of each of N documents, before it is cut to length, and where the next begins."""
 
@@ -106,28 +122,18 @@ class Cutter(ABC):
         return self._documents.documents[document], self._documents.documents[document + 1]
 
     @abstractmethod
-    def cut(
-        self, document: np.ndarray, start: np.ndarray, end: np.ndarray, target: np.ndarray
-    ) -> Cut:
-        """Cut one example from each document.
+    def cut(self, turn: Turn) -> Cut:
+        """Cut one example from each document of a turn."""
 
-        Args:
-          document: [N], their numbers.
-          start: [N], the sentence from which on to cut.
-          end: [N], that of the document's end.
-          target: [N], tokens of an example.
-        """
-
-    def _close_chunk(
-        self, start: np.ndarray, end: np.ndarray, target: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _close_chunk(self, turn: Turn) -> tuple[np.ndarray, np.ndarray]:
         """Return where a chunk that starts at a sentence ends, and how many of its sentences are A.
 
         A chunk closes with the sentence that reaches the target, or with the document
         (create_pretraining_data.py:252). A has 1 to n - 1 of its n sentences (:260-262).
         """
         offsets = self._documents.sentences
-        chunk_end = np.minimum(np.searchsorted(offsets, offsets[start] + target, 'left'), end)
+        full = np.searchsorted(offsets, offsets[turn.start] + turn.target, 'left')
+        chunk_end = np.minimum(full, turn.end)
 
         # One sentence: all of it is A, and below(1) is 0.
-        return chunk_end, 1 + self._stream.below(np.maximum(chunk_end - start - 1, 1))
+        return chunk_end, 1 + self._stream.below(np.maximum(chunk_end - turn.start - 1, 1))

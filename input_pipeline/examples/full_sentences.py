@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bert_jax.input_pipeline.examples.documents import Cut, Cutter, Documents, Examples
+from bert_jax.input_pipeline.examples.documents import Cut, Cutter, Documents, Examples, Turn
 from bert_jax.input_pipeline.randomness import mix
 
 
@@ -21,12 +21,10 @@ class FullRows(Cutter):
         tokens_of = self._documents.sentences[self._documents.documents]
         return tokens_of[document], tokens_of[document + 1]
 
-    def cut(
-        self, document: np.ndarray, start: np.ndarray, end: np.ndarray, target: np.ndarray
-    ) -> Cut:
-        """Cut one row from each document; the arguments are `Cutter.cut`'s, in tokens."""
-        stop = self._find_stop(start, np.minimum(start + target, end))
-        return Cut(start, stop, stop, stop, np.zeros(start.size, bool), stop)
+    def cut(self, turn: Turn) -> Cut:
+        """Cut one row from each document of a turn, whose places are tokens."""
+        stop = self._find_stop(turn.start, np.minimum(turn.start + turn.target, turn.end))
+        return Cut(turn.start, stop, stop, stop, np.zeros(stop.size, bool), stop)
 
     def _find_stop(self, start: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return where rows [N] end that begin at `start` and may not go beyond `limit`."""
@@ -44,7 +42,7 @@ class FullSentences(FullRows):
         return np.where(whole_end > start, whole_end, limit)
 
 
-def rows_across(
+def make_rows_across(
     documents: Documents, longest: int, passes: int | np.ndarray, separator: int
 ) -> tuple[np.ndarray, Examples]:
     """Return tokens with a separator between documents, and the examples cut from them.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.examples.documents import Cut, Cutter, Documents
+from bert_jax.input_pipeline.examples.documents import Cut, Cutter, Documents, Turn
 from bert_jax.input_pipeline.randomness import Stream
 
 
@@ -43,14 +43,13 @@ class NextSentence(Cutter):
         self._from = np.where(is_alone, 0, first[inverse])
         self._among = np.where(is_alone, count, sizes[inverse])
 
-    def cut(
-        self, document: np.ndarray, start: np.ndarray, end: np.ndarray, target: np.ndarray
-    ) -> Cut:
-        """Cut one pair from each document; the arguments are `Cutter.cut`'s."""
+    def cut(self, turn: Turn) -> Cut:
+        """Cut one pair from each document of a turn."""
+        start = turn.start
         # A is the first sentences of a chunk, and B its rest ...
         offsets = self._documents.sentences
         a = offsets[start]
-        chunk_end, a_sentences = self._close_chunk(start, end, target)
+        chunk_end, a_sentences = self._close_chunk(turn)
         random_next = (chunk_end - start == 1) | self._stream.chance(0.5, start.size)
         a_end = offsets[start + a_sentences]
         b, b_end = a_end.copy(), offsets[chunk_end]
@@ -58,8 +57,8 @@ class NextSentence(Cutter):
         # ... and where a random one is wanted, another document's sentences in the room that A
         # leaves.
         rows = np.flatnonzero(random_next)
-        room = (target - (a_end - a))[rows]
-        b[rows], b_end[rows] = self._draw_random_b(document[rows], room)
+        room = (turn.target - (a_end - a))[rows]
+        b[rows], b_end[rows] = self._draw_random_b(turn.document[rows], room)
 
         # The sentences of the chunk that a random B displaced are put back (:292).
         next_start = np.where(random_next, start + a_sentences, chunk_end)
@@ -95,20 +94,19 @@ class NoisySentenceOrder(NextSentence):
     sentence gets a random B, with label 1 too.
     """
 
-    def cut(
-        self, document: np.ndarray, start: np.ndarray, end: np.ndarray, target: np.ndarray
-    ) -> Cut:
-        """Cut one pair from each document; the arguments are `Cutter.cut`'s."""
+    def cut(self, turn: Turn) -> Cut:
+        """Cut one pair from each document of a turn."""
+        start = turn.start
         offsets = self._documents.sentences
-        chunk_end, a_sentences = self._close_chunk(start, end, target)
+        chunk_end, a_sentences = self._close_chunk(turn)
         single = chunk_end - start == 1
         swapped = self._stream.chance(0.5, start.size) & ~single
         border = offsets[start + a_sentences]
         a, a_end, b, b_end = _swap(offsets[start], border, offsets[chunk_end], swapped)
 
         rows = np.flatnonzero(single)
-        room = (target - (a_end - a))[rows]
-        b[rows], b_end[rows] = self._draw_random_b(document[rows], room)
+        room = (turn.target - (a_end - a))[rows]
+        b[rows], b_end[rows] = self._draw_random_b(turn.document[rows], room)
         return Cut(a, a_end, b, b_end, swapped | single, chunk_end)
 
 
@@ -122,13 +120,12 @@ class SentenceOrder(Cutter):
         places = np.where(word_starts, np.arange(word_starts.size), word_starts.size)
         self._next_word = np.append(np.minimum.accumulate(places[::-1])[::-1], word_starts.size)
 
-    def cut(
-        self, document: np.ndarray, start: np.ndarray, end: np.ndarray, target: np.ndarray
-    ) -> Cut:
-        """Cut one pair from each document; the arguments are `Cutter.cut`'s."""
+    def cut(self, turn: Turn) -> Cut:
+        """Cut one pair from each document of a turn."""
+        start = turn.start
         offsets = self._documents.sentences
         a = offsets[start]
-        chunk_end, a_sentences = self._close_chunk(start, end, target)
+        chunk_end, a_sentences = self._close_chunk(turn)
 
         # A and B are neighbours, between two sentences ...
         border, b_end = offsets[start + a_sentences], offsets[chunk_end]

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from bert_jax.input_pipeline.examples.build_examples import lay_out, make_examples, special_tokens
 from bert_jax.input_pipeline.examples.documents import Documents, Examples, offsets
-from bert_jax.input_pipeline.examples.full_sentences import rows_across
+from bert_jax.input_pipeline.examples.full_sentences import make_rows_across
 from bert_jax.input_pipeline.examples.packing import join, pack
 from bert_jax.input_pipeline.examples.static_masking import MaskingRule, mask, prediction_counts
 from bert_jax.input_pipeline.preprocess import sorted_runs
@@ -292,7 +292,7 @@ def _make_examples(
     tokens, options = documents.tokens, recipe.options
     if options.across_documents:
         longest = seq_len - special_tokens(options.objective)
-        across = functools.partial(rows_across, longest=longest, passes=passes)
+        across = functools.partial(make_rows_across, longest=longest, passes=passes)
         tokens, examples = across(documents, separator=tokenizer.sep_id)
     else:
         examples = make_examples(

@@ -143,7 +143,9 @@ class BlockCache:
                 slots = self._slot_of[blocks]
                 self._asked[slots[slots >= 0]] = number
                 missing = np.unique(blocks[slots < 0])
-                free = self._find_oldest(len(missing))
+                # The slots that were asked for longest ago, or all where there are fewer.
+                last = min(len(missing), len(self._asked) - 1)
+                free = np.argpartition(self._asked, last)[: len(missing)]
                 while waiting and self._in_use(free, len(missing), number - len(waiting)):
                     yield self._take(waiting.popleft())
                 if self._in_use(free, len(missing), number):
@@ -163,10 +165,6 @@ class BlockCache:
             future.result()
         # `take` copies a row as a whole, an index field by field: twice as long, or more.
         return self._rows.reshape(-1).take(group.places)
-
-    def _find_oldest(self, count: int) -> np.ndarray:
-        """Return the slots that were asked for longest ago, or all where there are fewer."""
-        return np.argpartition(self._asked, min(count, len(self._asked) - 1))[:count]
 
     def _fill_slots(
         self, pool: ThreadPoolExecutor, slots: np.ndarray, blocks: np.ndarray, number: int

@@ -10,7 +10,6 @@ the order in which records are read.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import numpy as np
 
 from bert_jax.input_pipeline.records import example_proto
 from bert_jax.input_pipeline.records.example_proto import BadRecord, Feature
-from bert_jax.input_pipeline.records.tfrecord import FRAME_BYTES
 
 
 @dataclass(frozen=True)
@@ -98,20 +96,6 @@ def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.
       record i is payload[offsets[i]:offsets[i + 1]].
     """
     return example_proto.encode(spec.features, columns)
-
-
-def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
-    """Return the bytes of a record at most, its frame in the TFRecord file included.
-
-    Small numbers take fewer.
-    """
-    # The largest number of each feature takes the longest varint.
-    limits = _limits(dataclasses.replace(spec, known_words=0), vocab_size)
-    columns = {}
-    for feature in spec.features:
-        largest = limits[feature.name][0] - 1 if feature.kind == 'int' else 1
-        columns[feature.name] = np.full((1, feature.length), largest)
-    return len(encode(spec, columns)[0]) + FRAME_BYTES
 
 
 def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from etils import epath
@@ -20,6 +20,9 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.input_pipeline.text.tables import Table, unique_id
+
+if TYPE_CHECKING:
+    from bert_jax.input_pipeline.tasks.task_file import TaskFile
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
@@ -74,7 +77,16 @@ class Task(abc.ABC, Generic[E]):
       n_best: how many best positions of each row `decode` wants of a span head.
       slow_features: whether `features` takes so long that it is worth a file.
       files: split -> its files, read one after the other.
+      kinds: the kinds of JSON task files that the class makes tasks of.
+      names: the tasks that it knows by name.
+      truth_column: of a table the role with what is predicted.
+      list_columns: roles that may hold several texts.
     """
+
+    kinds: ClassVar[tuple[str, ...]]
+    names: ClassVar[tuple[str, ...]] = ()
+    truth_column: ClassVar[str] = 'label'
+    list_columns: ClassVar[frozenset[str]] = frozenset()
 
     name: str
     kind: str
@@ -86,6 +98,33 @@ class Task(abc.ABC, Generic[E]):
     # Class attributes, not fields: families with other values say so in the same way.
     n_best: int = 1
     slow_features: bool = False
+
+    @classmethod
+    def from_name(cls, name: str, data_dir: str) -> Task:
+        """Make one of `names` on its official files in `data_dir`, or tfds:, or tfds:FOLDER."""
+        raise NotImplementedError(f'{cls.__name__} knows no task by name')
+
+    @classmethod
+    @abc.abstractmethod
+    def from_task_file(cls, file: TaskFile) -> Task:
+        """Make the task that a JSON task file describes; the class says what is in one.
+
+        Raises:
+          UserError: an entry is missing, or is none of such a task.
+        """
+
+    @classmethod
+    def describe_table(cls, path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the entries of a task file with such columns; None where it is no such task.
+
+        Args:
+          path: the file, for errors.
+          cells: role -> the column (`Cells` of table_columns.py).
+
+        Raises:
+          UserError: it may be such a task, and may be another.
+        """
+        return None
 
     @property
     def num_outputs(self) -> int:
@@ -142,13 +181,13 @@ class Task(abc.ABC, Generic[E]):
           UserError: a file or column is missing, a label unknown and the like.
         """
         self.require_split(split)
-        examples = self._examples(split)
+        examples = self._read_examples(split)
         if not examples:
             raise UserError(f'{self.file_names(split)}: no examples')
         return examples
 
     @abc.abstractmethod
-    def _examples(self, split: str) -> list[E]:
+    def _read_examples(self, split: str) -> list[E]:
         """Read a split, which is there; no examples are a mistake that the caller reports."""
 
     def respelled(self, example: E, respell: Callable[[str], str]) -> E:
@@ -159,9 +198,10 @@ class Task(abc.ABC, Generic[E]):
         changes: dict[str, Any] = {}
         for name in example.respelled:
             text = getattr(example, name)
-            if text is not None:
-                is_one = isinstance(text, str)
-                changes[name] = respell(text) if is_one else tuple(map(respell, text))
+            if isinstance(text, str):
+                changes[name] = respell(text)
+            elif text is not None:
+                changes[name] = tuple(map(respell, text))
         return dataclasses.replace(example, **changes)
 
     @abc.abstractmethod
@@ -209,18 +249,41 @@ class Task(abc.ABC, Generic[E]):
         """Return the scores in more detail, as text for a terminal; '' where there are none."""
         return ''
 
-    @abc.abstractmethod
     def write_predictions(
         self, folder: str, examples: Sequence[E], predictions: Predictions
     ) -> None:
         """Write predictions.* for `examples` in the task's official format into `folder`.
 
-        The extras are files in the same folder.
+        The extras are files in the same folder. A table is in the form of a GLUE submission, labels
+        as words.
         """
+        answers = {name: self._spell_answer(answer) for name, answer in predictions.answers.items()}
+        write_text(os.path.join(folder, 'predictions.tsv'), format_label_table(answers))
 
-    @abc.abstractmethod
+    def _spell_answer(self, answer: Any) -> Any:
+        """Return an answer as a table of predictions has it."""
+        return answer
+
     def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Read a file in the task's official format, whoever made it, that answers `examples`."""
+        """Read a file as `write_predictions` makes it, whoever wrote it, that answers `examples`.
+
+        Raises:
+          UserError: it has unknown labels, or an id twice.
+        """
+        return read_table(path, self._read_answer)
+
+    def _read_answer(self, text: str, line: str) -> Any:
+        """Return the answer that a table of predictions has there."""
+        raise NotImplementedError(f'{type(self).__name__} has no table of predictions')
+
+    def _iterate_rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Yield (id, role -> cell, where errors say it is) of each row of a split's tables."""
+        # A public test split has no labels; elsewhere a missing label column is a mistake.
+        optional = frozenset({self.truth_column} if split.startswith('test') else ())
+        lines: dict[str, str] = {}
+        for table in self.files[split]:
+            for line, row in table.rows(optional, lists=self.list_columns):
+                yield unique_id(row, line, lines), row, line
 
     def labelled(self, examples: Sequence[E]) -> bool:
         """Tell whether these examples can be scored; public test splits often cannot."""
@@ -252,21 +315,22 @@ class Task(abc.ABC, Generic[E]):
         return ', '.join(table.where for table in self.files[split])
 
 
-def row_lengths(features: Arrays) -> np.ndarray:
+def get_row_lengths(features: Arrays) -> np.ndarray:
     """Return int64 [N], the tokens of each row; of a choice, those of its longest input."""
     # A choice's C inputs go through the model together, so the longest decides.
     lengths = features['input_mask'].sum(axis=-1)
     return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
 
 
-def cut(features: Arrays, old: int, new: int) -> Arrays:
+def cut_rows(features: Arrays, old: int, new: int) -> Arrays:
     """Return the arrays with their last axis cut from `old` to `new` if it is a row's positions."""
     # Positions are the last axis of what has them; counts and places of examples have one axis
     # only.
-    return {
-        name: value[..., :new] if value.ndim > 1 and value.shape[-1] == old else value
-        for name, value in features.items()
-    }
+    shortened = dict(features)
+    for name, value in features.items():
+        if value.ndim > 1 and value.shape[-1] == old:
+            shortened[name] = value[..., :new]
+    return shortened
 
 
 def trim(features: Arrays, multiple: int = 32) -> Arrays:
@@ -276,8 +340,8 @@ def trim(features: Arrays, multiple: int = 32) -> Arrays:
     """
     # To a multiple, so that few different shapes are compiled.
     S = features['input_mask'].shape[-1]
-    longest = int(row_lengths(features).max(initial=1))
-    return cut(features, S, min(S, -(-longest // multiple) * multiple))
+    longest = int(get_row_lengths(features).max(initial=1))
+    return cut_rows(features, S, min(S, -(-longest // multiple) * multiple))
 
 
 def write_text(path: str, text: str) -> None:
@@ -289,17 +353,17 @@ def write_text(path: str, text: str) -> None:
 # ---- predictions as a table `index, prediction`, the form of a GLUE submission
 
 
-def label_table(answers: Mapping[str, Any]) -> str:
+def format_label_table(answers: Mapping[str, Any]) -> str:
     """Return a header `index, prediction` and rows; labels as words, numbers with six digits."""
-    rows = [
-        f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}'
-        for name, answer in answers.items()
-    ]
-    return '\n'.join(['index\tprediction', *rows]) + '\n'
+    text = 'index\tprediction\n'
+    for name, answer in answers.items():
+        spelled = f'{answer:.6g}' if isinstance(answer, float) else answer
+        text += f'{name}\t{spelled}\n'
+    return text
 
 
 def read_table(path: str, answer: Callable[[str, str], Any]) -> Predictions:
-    """Read a file as `label_table` makes it, whoever wrote it.
+    """Read a file as `format_label_table` makes it, whoever wrote it.
 
     Args:
       path: the file.
@@ -317,7 +381,7 @@ def read_table(path: str, answer: Callable[[str, str], Any]) -> Predictions:
     return Predictions(answers)
 
 
-def number(text: str, line: str) -> float:
+def parse_number(text: str, line: str) -> float:
     """Return the finite number that a text spells; `line` is where errors say it is."""
     try:
         value = float(text)
@@ -333,13 +397,14 @@ def number(text: str, line: str) -> float:
 def require_labels(task: Task[E], examples: Sequence[E]) -> None:
     """Raise UserError where labels are missing."""
     unknown = sum(not task.labelled([example]) for example in examples)
+    what = f'{unknown} of {len(examples)} examples have'
+    if unknown == len(examples):
+        what = 'this split has'
     if unknown:
-        count = f'{unknown} of {len(examples)} examples have'
-        what = 'this split has' if unknown == len(examples) else count
         raise UserError(f'task {task.name}: {what} no labels, so it cannot be scored')
 
 
-def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> list[Any]:
+def list_answers(task: Task[E], examples: Sequence[E], predictions: Predictions) -> list[Any]:
     """Return the answer to each example.
 
     Raises:
@@ -365,47 +430,3 @@ def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> 
             f'have, the first is {others[0]!r}: are they of another split?'
         )
     return [predictions.answers[example.id] for example in examples]
-
-
-class TableTask(Task[E]):
-    """A task whose examples are rows of tables, and whose predictions are rows of a table.
-
-    Attributes:
-      truth_column: the role with what is predicted.
-      list_columns: roles that may hold several texts.
-    """
-
-    truth_column: ClassVar[str] = 'label'
-    list_columns: ClassVar[frozenset[str]] = frozenset()
-
-    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-        """Yield (id, role -> cell, where errors say it is) of each row."""
-        # A public test split has no labels; elsewhere a missing label column is a mistake.
-        optional = frozenset({self.truth_column} if split.startswith('test') else ())
-        lines: dict[str, str] = {}
-        for table in self.files[split]:
-            for line, row in table.rows(optional, lists=self.list_columns):
-                yield unique_id(row, line, lines), row, line
-
-    def write_predictions(
-        self, folder: str, examples: Sequence[E], predictions: Predictions
-    ) -> None:
-        """Write predictions.tsv in the form of a GLUE submission, labels as words."""
-        answers = {name: self._written(answer) for name, answer in predictions.answers.items()}
-        write_text(os.path.join(folder, 'predictions.tsv'), label_table(answers))
-
-    def _written(self, answer: Any) -> Any:
-        """Return an answer as a file of predictions has it."""
-        return answer
-
-    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
-        """Read a file as `write_predictions` makes it, whoever wrote it.
-
-        Raises:
-          UserError: it has unknown labels or an id twice.
-        """
-        return read_table(path, self._read)
-
-    @abc.abstractmethod
-    def _read(self, text: str, line: str) -> Any:
-        """Return the answer that a file of predictions has there."""

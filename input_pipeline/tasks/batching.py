@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.randomness import Stream, digest64
-from bert_jax.input_pipeline.tasks.base import Arrays, cut, row_lengths
+from bert_jax.input_pipeline.tasks.base import Arrays, cut_rows, get_row_lengths
 
 # Of tokens: what vector registers and tensor cores are wide, and little padding even for sentences
 # of a few words
@@ -207,7 +207,7 @@ def group_by_length(
     # The lengths that rows have, rounded up to few kinds, for these are compared with each other.
     S = features['input_mask'].shape[-1]
     multiple = _MULTIPLE * max(1, S // 512)
-    lengths = np.minimum(-(-row_lengths(features) // multiple) * multiple, S)
+    lengths = np.minimum(-(-get_row_lengths(features) // multiple) * multiple, S)
     kinds, counts = np.unique(lengths, return_counts=True)
     chosen = _choose_lengths(kinds.tolist(), counts.tolist(), buckets, fewest)
 
@@ -283,7 +283,7 @@ def iterate_bucketed_batches(
         if number not in streams:
             length, rows = groups[number]
             group = {name: features[name][rows] for name in keys}
-            group = cut(group, features['input_mask'].shape[-1], length)
+            group = cut_rows(group, features['input_mask'].shape[-1], length)
             apart = None if distinct is None else distinct[rows]
             its_seed = digest64(seed, 'bucket', number)
             streams[number] = iterate_batches(

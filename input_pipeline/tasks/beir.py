@@ -54,7 +54,7 @@ def read_retrieval_set(folder: str, split: str = 'test') -> RetrievalSet:
     if not rows:
         raise UserError(f'{judged}: no rows in it')
 
-    queries, documents = _texts(questions), _texts(corpus)
+    queries, documents = _read_texts(questions), _read_texts(corpus)
     grades: dict[str, dict[str, int]] = {}
     for location, row in rows:
         query, document = row['query'], row['document']
@@ -111,7 +111,7 @@ def read_run(path: str) -> dict[str, dict[str, float]]:
     return scores
 
 
-def _texts(path: str) -> dict[str, str]:
+def _read_texts(path: str) -> dict[str, str]:
     """Return id -> text of a file of JSON lines."""
     lines: dict[str, str] = {}
     texts = {}
@@ -127,10 +127,10 @@ def _texts(path: str) -> dict[str, str]:
 
 def is_graded(grades_of: Mapping[str, Grades]) -> bool:
     """Tell whether some document is more relevant than others."""
-    return any(grade > 1 for grades in grades_of.values() for grade in grades.values())
+    return any(max(grades.values(), default=0) > 1 for grades in grades_of.values())
 
 
-def order_of_ties(ids: Collection[str], graded: bool) -> list[str]:
+def sort_ties(ids: Collection[str], graded: bool) -> list[str]:
     """Return the ids in the order that documents have whose scores are equal.
 
     By id, as text: upwards in sentence-transformers, downwards in trec_eval.
@@ -140,7 +140,7 @@ def order_of_ties(ids: Collection[str], graded: bool) -> list[str]:
 
 def ranked(scores_of: Mapping[str, float], graded: bool) -> list[str]:
     """Return documents by their scores, the greatest first; scores are compared in float32."""
-    order = order_of_ties(scores_of, graded)
+    order = sort_ties(scores_of, graded)
     return sorted(order, key=lambda name: -np.float32(scores_of[name]))
 
 
@@ -169,11 +169,13 @@ def scores(
                 f'query {query!r}: document {twice!r} is twice in its ranking: leave one of them'
                 ' out'
             )
-        rows.append(_of_query(query, ranking, grades, graded))
+        rows.append(_score_query(query, ranking, grades, graded))
     return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
-def _of_query(query: str, ranking: Sequence[str], grades: Grades, graded: bool) -> dict[str, float]:
+def _score_query(
+    query: str, ranking: Sequence[str], grades: Grades, graded: bool
+) -> dict[str, float]:
     """Return the scores of one query."""
     ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
     if not ideal:

@@ -219,7 +219,7 @@ def read_table(table: Table, untagged: bool) -> Iterator[tuple[Sentence, dict[st
     optional = frozenset({'tags', 'sentence'} if untagged else {'sentence'})
     rows = table.rows(optional, lists=frozenset({'tokens', 'tags'}))
     if 'sentence' in table.columns:
-        for group in _sentences(rows, table):
+        for group in _iterate_sentences(rows, table):
             for line, row in group:
                 # A cell is a word whatever is in it, but a word there must be.
                 if isinstance(row['tokens'], list) or not row['tokens'].strip():
@@ -237,7 +237,7 @@ def read_table(table: Table, untagged: bool) -> Iterator[tuple[Sentence, dict[st
         yield Sentence([line], words, tags, 0), row
 
 
-def _sentences(
+def _iterate_sentences(
     rows: Iterator[tuple[str, dict[str, Any]]], table: Table
 ) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Yield the rows of each sentence."""
@@ -277,12 +277,10 @@ def check_lengths(name: str, lengths: Sequence[int], columns: bool) -> None:
     """
     lone = sum(length == 1 for length in lengths)
     if len(lengths) >= _FEW and lone > 0.9 * len(lengths):
-        mend = (
-            'a blank line belongs only after each sentence'
-            if columns
-            else 'where a row is a word, name the column of its sentence in "columns", as in'
-            ' {"sentence": "Sentence #"}'
-        )
+        mend = 'where a row is a word, name the column of its sentence in "columns", as in'
+        mend += ' {"sentence": "Sentence #"}'
+        if columns:
+            mend = 'a blank line belongs only after each sentence'
         message = f'{name}: {lone} of {len(lengths)} sentences have one word: {mend}'
         impossible = lone == len(lengths)
     elif lengths and sorted(lengths)[len(lengths) // 2] > _MANY:
@@ -302,7 +300,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
         yield number, line.removesuffix('\r')
 
 
-def with_format(name: str, split: str, table: Table) -> Table:
+def settle_format(name: str, split: str, table: Table) -> Table:
     """Return the table with its format settled; UserError where columns are missing."""
     # By its suffix; a .tsv with words is meant as columns here, not as a table.
     for form, endings in (('conll', _COLUMN_FILES), ('conllu', ('.conllu',))):
@@ -334,7 +332,7 @@ def with_format(name: str, split: str, table: Table) -> Table:
 # ---- schemes of entity tags
 
 
-def as_bio(tags: Sequence[str]) -> list[str]:
+def make_bio(tags: Sequence[str]) -> list[str]:
     """Return entity tags of any scheme as B-X and I-X, in which every entity begins with B-.
 
     So IOB1 tags (where B- is only between two entities of a kind), IOBES, BILUO and errors are
@@ -349,12 +347,12 @@ def as_bio(tags: Sequence[str]) -> list[str]:
     return bio
 
 
-def beyond_bio(tags: Sequence[str]) -> int:
+def count_beyond_bio(tags: Sequence[str]) -> int:
     """Count the tags that are of IOBES and the like, and not of BIO."""
     return sum(tag[:1] not in _IN_BIO for tag in tags if _ENTITY.fullmatch(tag))
 
 
-def as_iob1(tags: Sequence[str]) -> list[str]:
+def make_iob1(tags: Sequence[str]) -> list[str]:
     """Return BIO tags as IOB1: B-X only right after another entity of kind X, else I-X."""
     # Two entities of a kind side by side are the only place where IOB1 says B-.
     iob1 = []
@@ -375,8 +373,8 @@ def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
     # Each count is how many tags would have to change for the file to be of that scheme.
     against_bio = against_iob1 = 0
     for tags in sentences:
-        against_bio += sum(a != b for a, b in zip(as_bio(tags), tags, strict=True))
-        against_iob1 += sum(a != b for a, b in zip(as_iob1(tags), tags, strict=True))
+        against_bio += sum(a != b for a, b in zip(make_bio(tags), tags, strict=True))
+        against_iob1 += sum(a != b for a, b in zip(make_iob1(tags), tags, strict=True))
     return against_bio > against_iob1
 
 
@@ -386,7 +384,7 @@ def is_bio(labels: Sequence[str]) -> bool:
     With I-X alone (IO, or IOB1 where no two entities meet), tags can only stay as they are.
     """
     begun = all(f'B{label[1:]}' in labels for label in labels if label != 'O')
-    return is_entities(labels) and not beyond_bio(labels) and begun
+    return is_entities(labels) and not count_beyond_bio(labels) and begun
 
 
 def is_entities(labels: Sequence[str]) -> bool:
@@ -418,18 +416,18 @@ def is_otherwise_spelled(labels: Sequence[str]) -> bool:
     )
 
 
-def entity_scores(
+def score_entities(
     truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """Return entity_f1, entity_precision, entity_recall, and entity_f1_KIND of every kind.
 
-    They are fractions; of all entities together, and by kind. Tags are of any scheme that `as_bio`
-    reads. An entity is right where its first and last word and its kind are. The figures of
-    conlleval (in percent there).
+    They are fractions; of all entities together, and by kind. Tags are of any scheme that
+    `make_bio` reads. An entity is right where its first and last word and its kind are. The figures
+    of conlleval (in percent there).
     """
     from seqeval.metrics import classification_report
 
-    truth, predicted = ([as_bio(tags) for tags in side] for side in (truth, predicted))
+    truth, predicted = ([make_bio(tags) for tags in side] for side in (truth, predicted))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # an undefined precision, where nothing is predicted, is 0
         report = classification_report(truth, predicted, output_dict=True, zero_division=0)

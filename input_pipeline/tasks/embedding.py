@@ -21,17 +21,16 @@ from bert_jax.input_pipeline.tasks.base import (
     Example,
     Files,
     Predictions,
-    TableTask,
-    complete,
-    number,
+    Task,
+    list_answers,
+    parse_number,
     read_table,
 )
-from bert_jax.input_pipeline.tasks.features import folded, text_rows
-from bert_jax.input_pipeline.tasks.similarity import correlations, unit
-from bert_jax.input_pipeline.tasks.task_file import tables_of
+from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
+from bert_jax.input_pipeline.tasks.similarity import correlate_scores, unit
+from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.text.tables import Table
 
-KINDS = ('embedding',)
 _BLOCK = 1024  # queries that are compared with all documents at once
 
 
@@ -73,14 +72,15 @@ class EmbeddingExample(Example):
 
     def prompted(self, prompts: Mapping[str, str]) -> list[str]:
         """Return its texts behind the prompts of a model, that of queries and that of documents."""
-        query, document = (prompts.get(name, '') for name in ('query', 'document'))
-        first, *others = self.texts
-        texts = [f'{document}{text}' for text in others]
-        return [f'{query if others else document}{first}', *texts]
+        query, document = prompts.get('query', ''), prompts.get('document', '')
+        prompted = [document + text for text in self.texts]
+        if len(prompted) > 1:
+            prompted[0] = query + self.texts[0]
+        return prompted
 
 
 @dataclass(frozen=True)
-class EmbeddingTask(TableTask[EmbeddingExample]):
+class EmbeddingTask(Task[EmbeddingExample]):
     """Vectors of texts; see `Task` for the attributes.
 
     Attributes:
@@ -88,6 +88,16 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
       metrics: those of the split on which models are scored.
       score_range: the least and the greatest score in the files.
       prompts: (name, text) pairs; 'query' goes before the first text, 'document' before others.
+
+    A JSON task file is an object of:
+      kind      "embedding"
+      files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
+                set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
+      columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
+                JSON key that holds a list), {"text_a", "text_b", "score"}, or {"text"}; and "id",
+                which is optional. A file may have columns of its own: splits may differ
+      score_range  the least and the greatest score, as in [0, 5]; where there are scores
+      prompts   optional: {"query", "document"}, what goes before the first text, and before others
     """
 
     name: str
@@ -98,11 +108,35 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
     prompts: tuple[tuple[str, str], ...] = ()
 
     kind = 'embedding'
+    kinds = ('embedding',)
     head = 'embedding'
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
     truth_column = 'score'
     list_columns = frozenset({'negatives'})
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> EmbeddingTask:
+        """Make a task of vectors, each split with the layout that its columns have."""
+        texts = [column for layout in LAYOUTS.values() for column in layout.columns]
+        roles = dict.fromkeys((*texts, 'score', 'id'), False)
+        files = file.tables(roles, ('prompts', 'score_range'), lists=cls.list_columns)
+        layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
+        score_range = _find_range(file, 'scored pairs' in layouts.values())
+        prompts = file.get('prompts', {})
+        unknown = sorted(set(prompts) - {'query', 'document'})
+        if unknown:
+            raise UserError(
+                f'task {file.name}: prompts {unknown}: they are called query and document'
+            )
+        scored = 'dev' if 'dev' in files else 'test'
+        metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED
+        if not metrics:
+            raise UserError(
+                f'task {file.name}: plain texts cannot be scored: give files.{scored} columns of'
+                ' pairs, triplets or scored pairs'
+            )
+        return cls(file.name, layouts, metrics, files, score_range, tuple(prompts.items()))
 
     @property
     def label_keys(self) -> tuple[str, ...]:  # type: ignore[override]  # not of all its layouts
@@ -124,10 +158,10 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
             )
         return dataclasses.replace(self, prompts=tuple(trained.items()))
 
-    def _examples(self, split: str) -> list[EmbeddingExample]:
+    def _read_examples(self, split: str) -> list[EmbeddingExample]:
         examples: list[EmbeddingExample] = []
-        for name, row, line in self._rows(split):
-            example = self._example(split, name, row, line)
+        for name, row, line in self._iterate_rows(split):
+            example = self._make_example(split, name, row, line)
             if examples and len(example.texts) != len(examples[0].texts):
                 raise UserError(
                     f'{line}: {len(example.texts) - 2} negatives, and the first example of task'
@@ -136,7 +170,9 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
             examples.append(example)
         return examples
 
-    def _example(self, split: str, name: str, row: dict[str, Any], line: str) -> EmbeddingExample:
+    def _make_example(
+        self, split: str, name: str, row: dict[str, Any], line: str
+    ) -> EmbeddingExample:
         layout, texts = self.layouts[split], list[str]()
         for column in LAYOUTS[layout].columns:
             texts += row[column] if isinstance(row[column], list) else [row[column]]
@@ -146,7 +182,7 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
         label = None
         if 'score' in row:
             low, high = self.score_range
-            score = number(row['score'], line)
+            score = parse_number(row['score'], line)
             if not low <= score <= high:
                 raise UserError(
                     f'{line}: the score {score:g} is not within "score_range" [{low:g}, {high:g}]'
@@ -170,13 +206,15 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
             prompted = example.prompted(dict(self.prompts))
             texts += prompted if len(prompted) > 1 else prompted * 2
 
-        rows = text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
-        features = folded(rows, len(examples))
+        rows = make_text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
+        features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
 
         # A prompt is no part of what is equal.
         numbers: dict[str, int] = {}
-        of_texts = [numbers.setdefault(text, len(numbers)) for e in examples for text in e.texts]
+        of_texts: list[int] = []
+        for example in examples:
+            of_texts += [numbers.setdefault(text, len(numbers)) for text in example.texts]
         features['text_numbers'] = np.array(of_texts, np.int64).reshape(len(examples), -1, 1)
         return features
 
@@ -191,7 +229,7 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
         cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
         answers: list[Any]
         if layout == 'pairs':
-            answers = _ranks(unit_NCD, features['text_numbers'][..., 0])
+            answers = _rank_documents(unit_NCD, features['text_numbers'][..., 0])
         elif layout == 'triplets':
             answers = (1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)).tolist()
         else:
@@ -209,34 +247,34 @@ class EmbeddingTask(TableTask[EmbeddingExample]):
 
     def labelled(self, examples: Sequence[EmbeddingExample]) -> bool:
         """Tell whether these examples can be scored: plain texts cannot."""
-        return all(
-            example.label is not None or LAYOUTS[example.layout].metrics == _RANKED
-            for example in examples
-        )
+        for example in examples:
+            if example.label is None and LAYOUTS[example.layout].metrics != _RANKED:
+                return False
+        return True
 
     def score(
         self, examples: Sequence[EmbeddingExample], predictions: Predictions
     ) -> dict[str, float]:
         """Return correlations of scored pairs, or how often and how high positives rank."""
-        answers = np.array(complete(self, examples, predictions), np.float64)
+        answers = np.array(list_answers(self, examples, predictions), np.float64)
         if examples[0].label is None:
             return {'accuracy': float((answers == 1).mean()), 'mrr': float((1 / answers).mean())}
         truth = np.array([example.label for example in examples])
-        return correlations(truth, answers)
+        return correlate_scores(truth, answers)
 
     def read_predictions(self, path: str, examples: Sequence[EmbeddingExample]) -> Predictions:
         """Read a file as `write_predictions` makes it, whoever wrote it: cosines, or ranks."""
         is_scored = LAYOUTS[examples[0].layout].metrics == _SCORED
-        return read_table(path, number if is_scored else self._read)
+        return read_table(path, parse_number if is_scored else self._read_answer)
 
-    def _read(self, text: str, line: str) -> int:
-        rank = number(text, line)
+    def _read_answer(self, text: str, line: str) -> int:
+        rank = parse_number(text, line)
         if not rank.is_integer() or rank < 1:
             raise UserError(f'{line}: the rank {text!r} is not a whole number from 1')
         return int(rank)
 
 
-def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
+def _rank_documents(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
     """Return the rank [N] of each pair's document among all different ones of the split.
 
     Documents that are another positive of the same query do not count. Of equal cosines the own is
@@ -260,41 +298,7 @@ def _ranks(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
     return ranks
 
 
-def from_description(name: str, description: dict[str, Any], folder: str) -> EmbeddingTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of:
-      kind      "embedding"
-      files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
-                set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
-      columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
-                JSON key that holds a list), {"text_a", "text_b", "score"}, or {"text"}; and "id",
-                which is optional. A file may have columns of its own: splits may differ
-      score_range  the least and the greatest score, as in [0, 5]; where there are scores
-      prompts   optional: {"query", "document"}, what goes before the first text, and before others
-    """
-    texts = [column for layout in LAYOUTS.values() for column in layout.columns]
-    roles = dict.fromkeys((*texts, 'score', 'id'), False)
-    entries = ('prompts', 'score_range')
-    files = tables_of(name, description, folder, roles, entries, lists=('negatives',))
-    layouts = {split: _layout(name, split, tables) for split, tables in files.items()}
-
-    score_range = _range(name, description, 'scored pairs' in layouts.values())
-    prompts = description.get('prompts', {})
-    unknown = sorted(set(prompts) - {'query', 'document'})
-    if unknown:
-        raise UserError(f'task {name}: prompts {unknown}: they are called query and document')
-    scored = 'dev' if 'dev' in files else 'test'
-    metrics = LAYOUTS[layouts[scored]].metrics if scored in files else _RANKED
-    if not metrics:
-        raise UserError(
-            f'task {name}: plain texts cannot be scored: give files.{scored} columns of pairs,'
-            ' triplets or scored pairs'
-        )
-    return EmbeddingTask(name, layouts, metrics, files, score_range, tuple(prompts.items()))
-
-
-def _layout(name: str, split: str, tables: Sequence[Table]) -> str:
+def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     """Return the layout of a split. UserError where its columns are of none, or of several."""
     of_tables = set()
     for table in tables:
@@ -315,15 +319,16 @@ def _layout(name: str, split: str, tables: Sequence[Table]) -> str:
     return of_tables.pop()
 
 
-def _range(name: str, description: Mapping[str, Any], is_scored: bool) -> tuple[float, float]:
+def _find_range(file: TaskFile, is_scored: bool) -> tuple[float, float]:
     """Return the least and the greatest score; (0, 1) where there are no scores."""
-    given = description.get('score_range')
+    given = file.get('score_range')
     if not is_scored:
         if given is not None:
-            raise UserError(f'task {name}: "score_range" is for scored pairs: leave it out')
+            raise UserError(f'task {file.name}: "score_range" is for scored pairs: leave it out')
         return 0.0, 1.0
     if given is None or len(given) != 2 or not given[0] < given[1]:
         raise UserError(
-            f'task {name}: "score_range" must be the least and the greatest score, as in [0, 5]'
+            f'task {file.name}: "score_range" must be the least and the greatest score, as in'
+            ' [0, 5]'
         )
     return float(given[0]), float(given[1])

@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
 
-def empty_rows(count: int, max_seq_length: int, pad_id: int) -> Arrays:
+def make_empty_rows(count: int, max_seq_length: int, pad_id: int) -> Arrays:
     """Return INPUT_KEYS [count, max_seq_length] int32 that are padding everywhere."""
     rows = {name: np.zeros((count, max_seq_length), np.int32) for name in INPUT_KEYS}
     rows['input_ids'].fill(pad_id)
@@ -37,7 +37,7 @@ def write_row(
     """Write [CLS] first [SEP] second [SEP] over the padding of a row, as the layout has it.
 
     Args:
-      features: the arrays of `empty_rows`.
+      features: the arrays of `make_empty_rows`.
       row: which of their rows.
       tokenizer: its special tokens and layout.
       first: ids of the first text.
@@ -61,19 +61,19 @@ def write_row(
     return begin
 
 
-def text_rows(
+def make_text_rows(
     first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
 ) -> Arrays:
     """Return INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs if second is not None.
 
     What does not fit is cut from the end of the longer. Besides `pieces` and `left_out` [N]: how
-    many word pieces the texts of a row have, and how many of those were cut (`cut_of`).
+    many word pieces the texts of a row have, and how many of those were cut (`count_cut`).
     """
-    features = empty_rows(len(first), max_seq_length, tokenizer.pad_id)
+    features = make_empty_rows(len(first), max_seq_length, tokenizer.pad_id)
     features |= {name: np.zeros(len(first), np.int32) for name in ('pieces', 'left_out')}
 
     for row, (a, b, budget) in enumerate(_encode_rows(first, second, tokenizer, max_seq_length)):
-        a_length, b_length = truncated_lengths(len(a), len(b), budget)
+        a_length, b_length = truncate_lengths(len(a), len(b), budget)
         features['pieces'][row] = len(a) + len(b)
         features['left_out'][row] = len(a) + len(b) - a_length - b_length
         other = None if second[row] is None else b[:b_length]
@@ -86,13 +86,14 @@ def _encode_rows(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield the ids of both texts of a row, and how many fit besides special tokens."""
     # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
-    encoded = (tokenizer.encode_batch([text or '' for text in texts]) for texts in (first, second))
-    for text, a, b in zip(second, *encoded, strict=True):
+    ids_a = tokenizer.encode_batch(first)
+    ids_b = tokenizer.encode_batch([text or '' for text in second])
+    for text, a, b in zip(second, ids_a, ids_b, strict=True):
         yield a, b, max_seq_length - 2 - tokenizer.layout.separators * (text is not None)
 
 
-def folded(rows: Arrays, count: int) -> Arrays:
-    """Return the rows of `text_rows` as those of `count` examples, each of as many texts.
+def fold_rows(rows: Arrays, count: int) -> Arrays:
+    """Return the rows of `make_text_rows` as those of `count` examples, each of as many texts.
 
     INPUT_KEYS are [N, C, S], `pieces` and `left_out` [N] sums, example_index [N] is their place.
     """
@@ -103,7 +104,7 @@ def folded(rows: Arrays, count: int) -> Arrays:
     return features | {'example_index': np.arange(count, dtype=np.int32)}
 
 
-def window_rows(
+def make_window_rows(
     first: Sequence[str],
     second: Sequence[str | None],
     tokenizer: Any,
@@ -114,7 +115,7 @@ def window_rows(
 
     Of a pair the longer text is read in windows; the other stands in each of them, in half of the
     row at most. Besides example_index [N], whose window it is, and `pieces` and `left_out` [N] as
-    of `text_rows`, at the first window of a text.
+    of `make_text_rows`, at the first window of a text.
     """
     texts: list[tuple[Any, Any]] = []  # of each window
     example_index: list[int] = []
@@ -125,7 +126,7 @@ def window_rows(
         is_second_longer = len(b) > len(a)
         longer, other = (b, a) if is_second_longer else (a, b)
         kept = other[: max(budget // 2, budget - len(longer))]
-        for span in spans_of(len(longer), budget - len(kept), doc_stride):
+        for span in cut_spans(len(longer), budget - len(kept), doc_stride):
             window = longer[span]
             texts.append((kept, window) if is_second_longer else (window, kept))
             example_index.append(index)
@@ -133,7 +134,7 @@ def window_rows(
             pieces.append(len(longer) + len(other) if is_first else 0)
             left_out.append(len(other) - len(kept) if is_first else 0)
 
-    features = empty_rows(len(texts), max_seq_length, tokenizer.pad_id)
+    features = make_empty_rows(len(texts), max_seq_length, tokenizer.pad_id)
     features['example_index'] = np.array(example_index, np.int32)
     features['pieces'] = np.array(pieces, np.int32)
     features['left_out'] = np.array(left_out, np.int32)
@@ -143,7 +144,7 @@ def window_rows(
     return features
 
 
-def spans_of(length: int, room: int, stride: int) -> list[slice]:
+def cut_spans(length: int, room: int, stride: int) -> list[slice]:
     """Return the windows of at most `room` pieces on a text of `length` pieces.
 
     Each begins `stride` after the last (run_squad.py:318-332), and the last one is short, not moved
@@ -157,7 +158,7 @@ def spans_of(length: int, room: int, stride: int) -> list[slice]:
     return [slice(start, min(start + room, length)) for start in starts]
 
 
-def pooled(features: Arrays, outputs: Arrays, count: int) -> Arrays:
+def pool_windows(features: Arrays, outputs: Arrays, count: int) -> Arrays:
     """Return outputs [count, ...] of examples: the mean over the windows of each."""
     index = features.get('example_index')
     if index is None or len(index) == count:  # a row each
@@ -171,7 +172,7 @@ def pooled(features: Arrays, outputs: Arrays, count: int) -> Arrays:
     return means
 
 
-def pairs_of(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, str | None]]:
+def make_pairs(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, str | None]]:
     """Return (text, its pair or None) of each of some texts and pairs; a string is one text.
 
     Raises:
@@ -189,13 +190,13 @@ def pairs_of(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, st
     return pairs
 
 
-def input_rows(
+def make_input_rows(
     texts: str | Iterable[str | tuple[str, str]],
     tokenizer: Any,
     max_length: int,
     multiple: int | None = 1,
 ) -> dict[str, np.ndarray]:
-    """Return INPUT_KEYS [N, T] int32 of texts and pairs, as `text_rows` lays them out.
+    """Return INPUT_KEYS [N, T] int32 of texts and pairs, as `make_text_rows` lays them out.
 
     Args:
       texts: texts, and tuples of two.
@@ -208,19 +209,19 @@ def input_rows(
     """
     if multiple is not None and (not isinstance(multiple, int | np.integer) or multiple < 1):
         raise UserError(f'multiple={multiple!r} must be a whole number from 1, or None')
-    pairs = pairs_of(texts)
-    rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
+    pairs = make_pairs(texts)
+    rows = make_text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
 
     # Once only: whoever trains on batches of their own would have a line for each.
     def log_once(text: str, *values: Any) -> None:
         logging.log_first_n(logging.WARNING, f'{text} (said once)', 1, *values)
 
-    say_cut('tokenize', cut_of(rows), f'max_length={max_length} allows', log_once)
+    say_cut('tokenize', count_cut(rows), f'max_length={max_length} allows', log_once)
     rows = {name: rows[name] for name in INPUT_KEYS}
     return rows if multiple is None else trim(rows, multiple)
 
 
-def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
+def truncate_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
     """Return how much of two texts is kept when the longer always gives its last token.
 
     Where they tie it is the second: the loop of run_classifier.py:557-572, in closed form.
@@ -238,7 +239,7 @@ def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
     return budget - half, half
 
 
-def cut_of(rows: Arrays) -> np.ndarray:
+def count_cut(rows: Arrays) -> np.ndarray:
     """Count texts and their word pieces, int64 [4]: how many there are, and how many are cut.
 
     In the order texts, texts that are cut, pieces, pieces left out; to be added up over batches.
@@ -247,14 +248,16 @@ def cut_of(rows: Arrays) -> np.ndarray:
     if 'left_out' not in rows:
         return np.zeros(4, np.int64)
     left = rows['left_out'].astype(np.int64)
-    texts = len(np.unique(rows['example_index'])) if 'example_index' in rows else len(left)
+    texts = len(left)
+    if 'example_index' in rows:
+        texts = len(np.unique(rows['example_index']))
     return np.array([texts, (left > 0).sum(), rows['pieces'].sum(), left.sum()], np.int64)
 
 
 def say_cut(
     name: str, counts: np.ndarray, limit: str, log: Callable[..., None] = logging.warning
 ) -> None:
-    """Log a line where any text was cut; `counts` as of `cut_of`, `limit` is what cut it."""
+    """Log a line where any text was cut; `counts` as of `count_cut`, `limit` is what cut it."""
     texts, cut_texts, pieces, left_out = counts.tolist()
     if cut_texts:
         log(
@@ -263,19 +266,19 @@ def say_cut(
         )
 
 
-def limit_of(options: Mapping[str, Any], max_seq_length: int) -> str:
+def name_limit(options: Mapping[str, Any], max_seq_length: int) -> str:
     """Name what cuts the texts of a task with these options: that of questions, or the row."""
     questions = options.get('max_query_length')
-    return (
-        f'max_query_length={questions}' if questions else f'max_seq_length={max_seq_length} allows'
-    )
+    if questions:
+        return f'max_query_length={questions}'
+    return f'max_seq_length={max_seq_length} allows'
 
 
 # Of what `Task.features` makes of the same input, and of its file; to be raised with every change.
 _VERSION = 4
 
 
-def features_of(
+def load_features(
     task: Task, examples: Sequence[Example], tokenizer: Any, max_seq_length: int, folder: str
 ) -> Arrays:
     """Return `task.features`, read from `folder` if they were made before; '' for no folder.

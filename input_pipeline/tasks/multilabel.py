@@ -16,18 +16,17 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
 from bert_jax.input_pipeline.tasks.classification import TextExample, TextTask
-from bert_jax.input_pipeline.tasks.features import pooled
-from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, labels_of, tables_of
+from bert_jax.input_pipeline.tasks.features import pool_windows
+from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, TaskFile
 from bert_jax.input_pipeline.tasks.task_metrics import (
     SET_METRICS,
     Metric,
     best_thresholds,
     binary_entropy,
-    scores_of_classes,
+    write_class_scores,
 )
 from bert_jax.input_pipeline.text.tables import Table
 
-KINDS = ('multilabel',)
 # What parts labels in a cell, by how seldom it is a part of a label.
 _SEPARATORS = ('|', ';', ',')
 _EVEN = 0.5  # where no threshold was chosen
@@ -41,6 +40,17 @@ class MultiLabelTask(TextTask):
       separator: what parts the labels in a cell.
       in_columns: whether each label has a column of its own, of 0 and 1.
       thresholds: label -> the probability above which it is given; None: not chosen yet.
+
+    A JSON task file is an object of:
+      kind      "multilabel"
+      files, header, format, skip_bad_rows, only, dev_share, dev_seed   as for classification
+      columns   {"text", "text_b", "label", "id"}; text_b and id are optional; label holds a list
+                (JSON) or labels with a separator between, or is a list of columns of 0 and 1, one
+                for each label; an empty list or cell is an example without any label
+      labels    as for classification; of columns of 0 and 1 their labels, in order, by default the
+                columns' names
+      separator  optional: what parts the labels in a cell, "," if not given
+      metrics   list of micro_f1, macro_f1, subset_accuracy; the first selects
     """
 
     separator: str = ','
@@ -48,37 +58,92 @@ class MultiLabelTask(TextTask):
     thresholds: Mapping[str, float] | None = field(default=None, repr=False)
 
     head = 'multi_label'
+    kinds = ('multilabel',)
+    names = ()
     known_metrics: ClassVar[Mapping[str, Metric]] = SET_METRICS
     list_columns = frozenset({'label'})
+    report_parts = (write_class_scores,)
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> MultiLabelTask:
+        """Make a task of sets of labels."""
+        roles = {'text': True, 'text_b': False, 'label': True, 'id': False}
+        files = file.tables(roles, (*LABEL_ENTRIES, 'separator'), lists=cls.list_columns)
+        separator = file.get('separator', ',')
+        column: Any = next(iter(files.values()))[0].columns['label']
+        in_columns = isinstance(column, list)
+
+        def read_labels(table: Table) -> Iterator[tuple[str, str]]:
+            for line, row in table.rows(lists=cls.list_columns):
+                for label in _split_labels(row['label'], line, separator, None):
+                    yield line, label
+
+        labels, spelled = file.labels(files, column if in_columns else (), read_labels)
+        if in_columns and len(labels) != len(column):
+            raise UserError(
+                f'task {file.name}: "labels" has {len(labels)} names for {len(column)} columns of'
+                ' labels'
+            )
+        metrics = tuple(file.get('metrics', SET_METRICS))
+        told: dict[str, Any] = {'separator': separator, 'in_columns': in_columns}
+        return cls(file.name, 'multilabel', labels, metrics, files, spelled, **told)
+
+    @classmethod
+    def describe_table(cls, path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Tell sets of labels: lists, several columns, or cells of several parts."""
+        label = cells['label']
+        if cells['text'].are_lists:
+            return None
+        if isinstance(label, list) or label.are_lists:
+            return {'kind': 'multilabel'}
+        # A cell of several parts, each of which is in other cells too: words of a text are not.
+        for separator in _SEPARATORS:
+            alone: set[str] = set()
+            together: set[str] = set()
+            count = 0
+            for text in label.texts:
+                parts = {part.strip() for part in text.split(separator)} - {''}
+                count += len(parts)
+                if len(parts) > 1:
+                    together |= parts
+                else:
+                    alone |= parts
+            different = len(alone | together)
+            come_again = different < count / 3 and different <= len(label.texts) / 2
+            if together and come_again and (separator != ',' or alone & together):
+                return {'kind': 'multilabel', 'separator': separator}
+        return None
 
     def under(self, options: Mapping[str, Any]) -> MultiLabelTask:
         """Return the task with the thresholds that were chosen for a model."""
         return dataclasses.replace(self, thresholds=options.get('thresholds', self.thresholds))
 
-    def _example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
+    def _make_example(self, name: str, row: dict[str, Any], line: str) -> TextExample:
         label = None
         if 'label' in row:
             columns = self.labels if self.in_columns else None
-            spelt = _spelt(row['label'], line, self.separator, columns)
-            label = tuple(sorted({self._label(self.spelled.get(s, s), line) for s in spelt}))
+            spelt = _split_labels(row['label'], line, self.separator, columns)
+            label = tuple(sorted({self._read_label(self.spelled.get(s, s), line) for s in spelt}))
         return TextExample(name, row['text'], row.get('text_b'), label)
 
     def _label_array(self, examples: Sequence[TextExample]) -> np.ndarray:
         # The last axis is of one: an axis as long as a row would be taken for its positions.
-        return self._truth(examples).astype(np.float32)[..., None]
+        return self._get_truth(examples).astype(np.float32)[..., None]
 
-    def _indicators(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+    def _make_indicators(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Return int64 [N, labels], 1 where a set has the label."""
         held = np.zeros((len(sets), len(self.labels)), np.int64)
         for row, each in enumerate(sets):
             held[row, list(each)] = 1
         return held
 
-    def _truth(self, examples: Sequence[Any]) -> np.ndarray:
-        return self._indicators([example.label or () for example in examples])
+    def _get_truth(self, examples: Sequence[Any]) -> np.ndarray:
+        return self._make_indicators([example.label or () for example in examples])
 
-    def _as_numbers(self, answers: Sequence[Any]) -> np.ndarray:
-        return self._indicators([[self.labels.index(label) for label in each] for each in answers])
+    def _make_numbers(self, answers: Sequence[Any]) -> np.ndarray:
+        return self._make_indicators(
+            [[self.labels.index(label) for label in each] for each in answers]
+        )
 
     def decode(
         self, examples: Sequence[TextExample], features: Arrays, outputs: Arrays
@@ -90,11 +155,11 @@ class MultiLabelTask(TextTask):
         """
         from scipy.special import expit
 
-        outputs = pooled(features, outputs, len(examples))
+        outputs = pool_windows(features, outputs, len(examples))
         shares = expit(outputs['logits'].astype(np.float64))
         chosen, thresholds = {}, self.thresholds
         if thresholds is None and self.labelled(examples):
-            best = best_thresholds(self._truth(examples), shares)
+            best = best_thresholds(self._get_truth(examples), shares)
             thresholds = dict(zip(self.labels, best, strict=True))
             chosen = {'thresholds': thresholds}
         thresholds = thresholds or {}
@@ -110,7 +175,7 @@ class MultiLabelTask(TextTask):
 
     def constant_answer(self, examples: Sequence[TextExample]) -> tuple[str, ...]:
         """Return the set that scores best if all have it: of the commonest labels so many."""
-        truth = self._truth(examples)
+        truth = self._get_truth(examples)
         order = np.argsort(-truth.sum(axis=0), kind='stable')
         score = self.known_metrics[self.metric]
 
@@ -121,15 +186,12 @@ class MultiLabelTask(TextTask):
         best = max(range(len(self.labels) + 1), key=scored)
         return tuple(self.labels[i] for i in sorted(order[:best]))
 
-    def _report(self, truth: np.ndarray, predicted: np.ndarray) -> str:
-        return scores_of_classes(self.labels, truth, predicted)
-
-    def _written(self, answer: Any) -> str:
+    def _spell_answer(self, answer: Any) -> str:
         return self._joint.join(answer)
 
-    def _read(self, text: str, line: str) -> tuple[str, ...]:
+    def _read_answer(self, text: str, line: str) -> tuple[str, ...]:
         given = filter(None, text.split(self._joint))
-        return tuple(self.labels[self._label(label, line)] for label in given)
+        return tuple(self.labels[self._read_label(label, line)] for label in given)
 
     @property
     def _joint(self) -> str:
@@ -140,7 +202,7 @@ class MultiLabelTask(TextTask):
         return '\x1f'
 
 
-def _spelt(cell: Any, line: str, separator: str, columns: Sequence[str] | None) -> list[str]:
+def _split_labels(cell: Any, line: str, separator: str, columns: Sequence[str] | None) -> list[str]:
     """Return the labels of a row as its file spells them; `columns`: the labels of 0s and 1s."""
     if columns is not None:
         wrong = [value for value in cell if value not in ('0', '1', 'True', 'False')]
@@ -149,60 +211,3 @@ def _spelt(cell: Any, line: str, separator: str, columns: Sequence[str] | None) 
         return [label for label, value in zip(columns, cell, strict=True) if value in ('1', 'True')]
     parts = cell if isinstance(cell, list) else cell.split(separator)
     return [part.strip() for part in parts if part.strip()]
-
-
-def looks_like(path: str, cells: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the entries of a task file where labels are sets; see `classification.looks_like`."""
-    label = cells['label']
-    if cells['text'].are_lists:
-        return None
-    if isinstance(label, list) or label.are_lists:
-        return {'kind': 'multilabel'}
-    # A cell of several parts, each of which is in other cells too: words of a text are not.
-    for separator in _SEPARATORS:
-        sets = [{p.strip() for p in text.split(separator)} - {''} for text in label.texts]
-        parts = [part for each in sets for part in each]
-        several = sum(len(each) > 1 for each in sets)
-        if several and len(set(parts)) < len(parts) / 3 and len(set(parts)) <= len(sets) / 2:
-            alone = {part for each in sets if len(each) == 1 for part in each}
-            if separator != ',' or alone & set().union(*(each for each in sets if len(each) > 1)):
-                return {'kind': 'multilabel', 'separator': separator}
-    return None
-
-
-def from_description(name: str, description: dict[str, Any], folder: str) -> MultiLabelTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of:
-      kind      "multilabel"
-      files, header, format, skip_bad_rows, only, dev_share, dev_seed   as for classification
-      columns   {"text", "text_b", "label", "id"}; text_b and id are optional; label holds a list
-                (JSON) or labels with a separator between, or is a list of columns of 0 and 1, one
-                for each label; an empty list or cell is an example without any label
-      labels    as for classification; of columns of 0 and 1 their labels, in order, by default the
-                columns' names
-      separator  optional: what parts the labels in a cell, "," if not given
-      metrics   list of micro_f1, macro_f1, subset_accuracy; the first selects
-    """
-    roles = {'text': True, 'text_b': False, 'label': True, 'id': False}
-    entries = (*LABEL_ENTRIES, 'separator')
-    files = tables_of(name, description, folder, roles, entries, lists=('label',))
-    separator = description.get('separator', ',')
-    column = next(iter(files.values()))[0].columns['label']
-    in_columns = isinstance(column, list)
-    if isinstance(column, list) and not description.get('labels'):
-        description = {**description, 'labels': column}
-    labels, spelled = labels_of(description, files, lambda table: _labels_of(table, separator))
-    if isinstance(column, list) and len(labels) != len(column):
-        raise UserError(
-            f'task {name}: "labels" has {len(labels)} names for {len(column)} columns of labels'
-        )
-    metrics = tuple(description.get('metrics', SET_METRICS))
-    told: dict[str, Any] = {'separator': separator, 'in_columns': in_columns}
-    return MultiLabelTask(name, 'multilabel', labels, metrics, files, spelled, **told)
-
-
-def _labels_of(table: Table, separator: str) -> Iterator[tuple[str, str]]:
-    """Yield ('file:line', label) of each label of the rows."""
-    for line, row in table.rows(lists=frozenset({'label'})):
-        yield from ((line, label) for label in _spelt(row['label'], line, separator, None))

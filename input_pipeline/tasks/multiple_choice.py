@@ -18,12 +18,9 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files
 from bert_jax.input_pipeline.tasks.classification import LabelTask
-from bert_jax.input_pipeline.tasks.features import folded, text_rows
-from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, labels_of, tables_of
+from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
+from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, TaskFile
 from bert_jax.input_pipeline.text.tables import Column, Table
-
-KINDS = ('choice',)
-NAMES = ('swag', 'codah')
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,15 @@ class ChoiceTask(LabelTask[ChoiceExample]):
         choices that an example has; others may have fewer.
       has_gaps: whether empty cells behind the last choice are no choices, as in columns that are as
         many as the most need.
+
+    A JSON task file is an object of:
+      kind      "choice"
+      files, header, format, skip_bad_rows, dev_share, dev_seed   as for classification
+      columns   {"text", "start", "choices", "label", "id"}; choices is a list of columns, or a JSON
+                key that holds a list; start (what all choices begin with) and id are optional. An
+                example may have fewer choices than others: a shorter list, or empty last cells
+      labels    what the label column calls the choices, in order; optional: "0", "1", ... where
+                choices is a list of columns, otherwise the labels of the training files, sorted
     """
 
     name: str
@@ -58,12 +64,61 @@ class ChoiceTask(LabelTask[ChoiceExample]):
     has_gaps: bool = field(default=False, repr=False)
 
     kind = 'choice'
+    kinds = ('choice',)
+    names = ('swag', 'codah')
     head = 'choice'
     metrics = ('accuracy',)
     num_outputs = 1  # a choice's score
     list_columns = frozenset({'choices'})
 
-    def _example(self, name: str, row: dict[str, Any], line: str) -> ChoiceExample:
+    @classmethod
+    def from_name(cls, name: str, data_dir: str) -> ChoiceTask:
+        """Make SWAG or CODAH on the official files in `data_dir`.
+
+        SWAG has train.csv, val.csv and test.csv, CODAH (one fold of it) train.tsv, dev.tsv and
+        test.tsv.
+        """
+        # SWAG has names in its header. CODAH has none: the category, the prompt, four endings, the
+        # right one.
+        ends = ('train.tsv', 'dev.tsv', 'test.tsv')
+        columns: dict[str, Column | list[Column]]
+        columns = {'text': 1, 'choices': [2, 3, 4, 5], 'label': 6}
+        if name == 'swag':
+            ends = ('train.csv', 'val.csv', 'test.csv')
+            endings: list[Column] = [f'ending{i}' for i in range(4)]
+            columns = {'id': 0, 'text': 'sent1', 'start': 'sent2', 'label': 'label'}
+            columns['choices'] = endings
+        tables = {
+            split: (Table(os.path.join(data_dir, file), columns, header=name == 'swag'),)
+            for split, file in zip(('train', 'dev', 'test'), ends, strict=True)
+        }
+        return cls(name, ('0', '1', '2', '3'), tables)
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> ChoiceTask:
+        """Make a task of as many choices as there are labels."""
+        # How many choices there are comes from the labels, or by the columns that hold the choices.
+        roles = {'text': True, 'start': False, 'choices': True, 'label': True, 'id': False}
+        files = file.tables(roles, LABEL_ENTRIES, lists=cls.list_columns)
+        choices = next(iter(files.values()))[0].columns['choices']
+        count = len(choices) if isinstance(choices, list) else 0
+        labels, spelled = file.labels(files, range(count))
+
+        # Every example has its own choices: F1 of "the second choice" would mean nothing.
+        metrics = file.get('metrics', ['accuracy'])
+        if metrics != ['accuracy']:
+            raise UserError(
+                f'task {file.name}: metrics={metrics}: a choice task is scored by accuracy alone'
+            )
+        # at least two, and all different; they name places, so there is nothing to be named again
+        if spelled or len(set(labels)) < max(2, len(labels)):
+            raise UserError(
+                f'task {file.name}: "labels" must list what the choices are called, two or more, as'
+                ' in ["0", "1", "2", "3"]'
+            )
+        return cls(file.name, labels, files, count > 0)
+
+    def _make_example(self, name: str, row: dict[str, Any], line: str) -> ChoiceExample:
         choices, label = row['choices'], row.get('label')
         choices = choices if isinstance(choices, list) else [choices]
         while self.has_gaps and choices and not choices[-1].strip():
@@ -73,7 +128,7 @@ class ChoiceTask(LabelTask[ChoiceExample]):
                 f'{line}: {len(choices)} choices; an example of task {self.name} has 2 to'
                 f' {len(self.labels)}, as many as there are labels'
             )
-        answer = None if label is None else self._label(label, line)
+        answer = None if label is None else self._read_label(label, line)
         if answer is not None and answer >= len(choices):
             raise UserError(f'{line}: the label {label!r} is beyond its {len(choices)} choices')
         return ChoiceExample(name, row['text'], row.get('start', ''), tuple(choices), answer)
@@ -103,12 +158,12 @@ class ChoiceTask(LabelTask[ChoiceExample]):
             first += [example.context] * len(example.choices) + [''] * lacking
             second += [f'{example.start} {choice}'.strip() for choice in example.choices]
             second += [None] * lacking
-        rows = text_rows(first, second, tokenizer, max_seq_length)
+        rows = make_text_rows(first, second, tokenizer, max_seq_length)
         # A row without any token would have no attention to compute, so [CLS] stays.
         lacks = np.array([text is None for text in second])
         rows['input_ids'][lacks, 1] = tokenizer.pad_id
         rows['input_mask'][lacks, 1] = 0
-        features = folded(rows, len(examples))
+        features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.int32)
         return features
 
@@ -117,61 +172,3 @@ class ChoiceTask(LabelTask[ChoiceExample]):
         # The right ending is at a random place, so no fixed place is better than a guess among C.
         # A row that is no choice has one token.
         return float(np.log((features['input_mask'][..., 1] > 0).sum(axis=1)).mean())
-
-
-def by_name(name: str, data_dir: str) -> ChoiceTask:
-    """Return SWAG or CODAH on the official files in `data_dir`.
-
-    SWAG has train.csv, val.csv and test.csv, CODAH (one fold of it) train.tsv, dev.tsv and
-    test.tsv.
-    """
-    # SWAG has names in its header. CODAH has no header: the category, the prompt, four endings, the
-    # right one.
-    columns: dict[str, Column | list[Column]]
-    if name == 'swag':
-        names = ('train.csv', 'val.csv', 'test.csv')
-        endings: list[Column] = [f'ending{i}' for i in range(4)]
-        columns = {'id': 0, 'text': 'sent1', 'start': 'sent2', 'choices': endings, 'label': 'label'}
-    else:
-        names = ('train.tsv', 'dev.tsv', 'test.tsv')
-        columns = {'text': 1, 'choices': [2, 3, 4, 5], 'label': 6}
-    tables = {
-        split: (Table(os.path.join(data_dir, file), columns, header=name == 'swag'),)
-        for split, file in zip(('train', 'dev', 'test'), names, strict=True)
-    }
-    return ChoiceTask(name, ('0', '1', '2', '3'), tables)
-
-
-def from_description(name: str, description: dict[str, Any], folder: str) -> ChoiceTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of:
-      kind      "choice"
-      files, header, format, skip_bad_rows, dev_share, dev_seed   as for classification
-      columns   {"text", "start", "choices", "label", "id"}; choices is a list of columns, or a JSON
-                key that holds a list; start (what all choices begin with) and id are optional. An
-                example may have fewer choices than others: a shorter list, or empty last cells
-      labels    what the label column calls the choices, in order; optional: "0", "1", ... where
-                choices is a list of columns, otherwise the labels of the training files, sorted
-    """
-    # How many choices there are comes from the labels, or by the columns that hold the choices.
-    roles = {'text': True, 'start': False, 'choices': True, 'label': True, 'id': False}
-    files = tables_of(name, description, folder, roles, LABEL_ENTRIES, lists=('choices',))
-    choices = next(iter(files.values()))[0].columns['choices']
-    if isinstance(choices, list) and not description.get('labels'):
-        description = {**description, 'labels': [*range(len(choices))]}
-    labels, spelled = labels_of(description, files)
-
-    # Every example has its own choices: F1 of "the second choice" would mean nothing.
-    if description.get('metrics', ['accuracy']) != ['accuracy']:
-        raise UserError(
-            f'task {name}: metrics={description["metrics"]}: a choice task is scored by accuracy'
-            ' alone'
-        )
-    # at least two, and all different; they name places, so there is nothing to be named again
-    if spelled or len(set(labels)) < max(2, len(labels)):
-        raise UserError(
-            f'task {name}: "labels" must list what the choices are called, two or more, as in ["0",'
-            ' "1", "2", "3"]'
-        )
-    return ChoiceTask(name, labels, files, isinstance(choices, list))

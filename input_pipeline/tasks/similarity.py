@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Similarity
-from bert_jax.input_pipeline.tasks.base import number
+from bert_jax.input_pipeline.tasks.base import parse_number
 from bert_jax.input_pipeline.tasks.task_metrics import matthews, pearson, spearman
 from bert_jax.input_pipeline.text.tables import Table
 
@@ -76,7 +76,7 @@ def _read_pairs(
         raise UserError(f'--columns: {[*names][3]!r} is not among {", ".join([*names][:3])}')
     a, b, numbers = [], [], []
     for location, row in Table(path, names, header).rows():
-        numbers.append(number(row[role], location))
+        numbers.append(parse_number(row[role], location))
         if not fits(numbers[-1]):
             raise UserError(f'{location}: {role} {row[role]} {wrong}')
         a.append(row['text'])
@@ -101,12 +101,9 @@ def compared(vectors_NH: np.ndarray, similarity: Similarity) -> np.ndarray:
     return unit(vectors_NH) if similarity == 'cosine' else np.asarray(vectors_NH, np.float32)
 
 
-def correlations(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:
+def correlate_scores(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:
     """Return Spearman's and Pearson's correlation with the true scores (STS)."""
-    return {
-        'spearman': spearman(truth, similarities),
-        'pearson': pearson(truth, similarities),
-    }
+    return {'spearman': spearman(truth, similarities), 'pearson': pearson(truth, similarities)}
 
 
 def matches(labels: np.ndarray, similarities: np.ndarray) -> dict[str, float]:

@@ -29,17 +29,15 @@ from bert_jax.input_pipeline.tasks.base import (
     require_labels,
     write_text,
 )
-from bert_jax.input_pipeline.tasks.features import empty_rows, spans_of, write_row
+from bert_jax.input_pipeline.tasks.features import cut_spans, make_empty_rows, write_row
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
-from bert_jax.input_pipeline.tasks.task_file import tables_of
+from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.tasks.task_metrics import entropy
 from bert_jax.input_pipeline.text.tables import FORMATS, Table
 
-KINDS = ('span',)
 _LENGTHS = ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best')
 _OPTIONS = ('unanswerable', *_LENGTHS, 'null_threshold', 'scorer')
 _VERSIONS = {'squad_v1': 'v1.1', 'squad_v2': 'v2.0'}
-NAMES = tuple(_VERSIONS)
 _SCORES_V2 = tuple(
     'f1 exact total HasAns_exact HasAns_f1 HasAns_total NoAns_exact NoAns_f1 NoAns_total best_exact'
     ' best_f1 tuned_exact tuned_f1 best_exact_thresh best_f1_thresh tuned_exact_thresh'
@@ -66,6 +64,12 @@ class SpanTask(Task[SpanExample]):
       n_best: answers listed for each question.
       null_threshold: '' is answered where its score exceeds the best answer's by more than this.
       scorer: whose figures f1 and exact_match are: squad, or korquad (F1 by characters).
+
+    A JSON task file is an object of kind ("span") and files, and optionally the attributes from
+    `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as for
+    classification: {"question", "context", "answer", "start", "id"}: answer and start (its place in
+    the context in characters; optional, the first occurrence) are one or, in JSON, a list; no
+    answer is '' or an empty list.
     """
 
     name: str
@@ -79,11 +83,45 @@ class SpanTask(Task[SpanExample]):
     scorer: str = 'squad'
 
     kind = 'span'
+    kinds = ('span',)
+    names = tuple(_VERSIONS)
     head = 'span'
     labels = ()
     label_keys = ('start_positions', 'end_positions')
     num_outputs = 2  # start, end
     slow_features = True
+
+    @classmethod
+    def from_name(cls, name: str, data_dir: str) -> SpanTask:
+        """Make SQuAD v1.1 or v2.0 on its official files in `data_dir`, or tensorflow-datasets."""
+        # The training split is the table's own default; dev is "validation" there.
+        if data_dir.startswith('tfds:'):
+            columns = {name: name for name in ('id', 'question', 'context')}
+            columns |= {'answer': 'answers.text', 'start': 'answers.answer_start'}
+            table = Table(
+                data_dir.removeprefix('tfds:'),
+                columns,
+                tfds=f'squad/{_VERSIONS[name]}',
+            )
+            files = {'train': (table,), 'dev': (dataclasses.replace(table, split='validation'),)}
+        else:
+            version = _VERSIONS[name]
+            files = {}
+            for split in ('train', 'dev'):
+                path = os.path.join(data_dir, f'{split}-{version}.json')
+                files[split] = (Table(path, {}, format='squad'),)
+        return cls(name, files, unanswerable=name == 'squad_v2')
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> SpanTask:
+        """Make a task of questions, of files in the SQuAD format or of tables."""
+        roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
+        formats, lists = ('squad', *FORMATS), ('answer', 'start')
+        files = {}
+        for split, listed in file.tables(roles, _OPTIONS, formats, lists).items():
+            files[split] = tuple(squad_files.settle_format(file.name, table) for table in listed)
+        given = {name: file.get(name) for name in _OPTIONS if name in file.description}
+        return cls(file.name, files, **given)
 
     def __post_init__(self) -> None:
         for name in _LENGTHS:
@@ -117,7 +155,7 @@ class SpanTask(Task[SpanExample]):
             return self.metrics
         return _SCORES_V2
 
-    def _examples(self, split: str) -> list[SpanExample]:
+    def _read_examples(self, split: str) -> list[SpanExample]:
         # Repeated ids are in some public files; their answers overwrite each other, which is worth
         # a word. Training questions whose answer is not found are left out, which is logged.
         examples = squad_files.read(self.files[split], self.unanswerable, split)
@@ -125,7 +163,7 @@ class SpanTask(Task[SpanExample]):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
         if split != 'train' or not examples:
             return examples
-        return squad_files.usable(self.name, examples, self.file_names(split))
+        return squad_files.select_usable(self.name, examples, self.file_names(split))
 
     def labelled(self, examples: Sequence[SpanExample]) -> bool:
         """Tell whether all answers are known."""
@@ -146,8 +184,8 @@ class SpanTask(Task[SpanExample]):
           pieces, left_out [N]  of the question, at its first window: its pieces, and those cut
           best_context [N, S] bool  whether this window shows the piece with the most context (:542)
         """
-        windows = list(self._windows(examples, tokenizer, max_seq_length))
-        features = empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
+        windows = list(self._iterate_windows(examples, tokenizer, max_seq_length))
+        features = make_empty_rows(len(windows), max_seq_length, tokenizer.pad_id)
         names = ('example_index', 'pieces', 'left_out', *self.label_keys)
         columns = np.array([numbers for *_, numbers in windows], np.int32).reshape(-1, len(names)).T
         features |= dict(zip(names, columns.copy(), strict=True))
@@ -165,7 +203,7 @@ class SpanTask(Task[SpanExample]):
             features['best_context'][row, inside] = best
         return features
 
-    def _windows(
+    def _iterate_windows(
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
     ) -> Iterator[_Window]:
         """Cut each context into stretches that fit behind the question, and find the answer."""
@@ -190,8 +228,8 @@ class SpanTask(Task[SpanExample]):
 
             # The answer counts for a window only where it is there as a whole; else the window
             # points to [CLS], as for "no answer".
-            first, last = _answer_pieces(example, context)
-            for span, best in windows_of(len(context.ids), room, stride):
+            first, last = _find_answer_pieces(example, context)
+            for span, best in cut_windows(len(context.ids), room, stride):
                 shift = len(question) + 1 + between - span.start
                 inside = span.start <= first and last < span.stop
                 answer = (first + shift, last + shift) if inside else (0, 0)
@@ -209,7 +247,7 @@ class SpanTask(Task[SpanExample]):
         from scipy.special import softmax
 
         # All windows of all questions in one array, in which a question's spans are a stretch.
-        candidates = self._candidates(features, outputs)
+        candidates = self._find_candidates(features, outputs)
         edges = np.searchsorted(candidates['example'], np.arange(len(examples) + 1))
 
         # The smallest score for "no answer" counts: the window that is least sure of there being
@@ -224,7 +262,7 @@ class SpanTask(Task[SpanExample]):
         for index, example in enumerate(examples):
             spans = slice(edges[index], edges[index + 1])
             scored = (candidates[name][spans] for name in ('score', 'first', 'last'))
-            texts = self._best_texts(example.context, *scored)
+            texts = self._choose_texts(example.context, *scored)
             answer = texts[0][0] if texts else ''
             if self.unanswerable:
                 null = float(null_scores[index])
@@ -249,7 +287,7 @@ class SpanTask(Task[SpanExample]):
             extras['null_odds'] = null_odds
         return Predictions(answers, extras)
 
-    def _candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
+    def _find_candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
         """Return all spans allowed, by example and then by score.
 
         Columns of M spans: example, score, first and last character [M].
@@ -282,7 +320,7 @@ class SpanTask(Task[SpanExample]):
         order = np.lexsort((-spans['score'], spans['example']))
         return {name: values[order] for name, values in spans.items()}
 
-    def _best_texts(
+    def _choose_texts(
         self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray
     ) -> list[tuple[str, float]]:
         """Return up to n_best different texts, best first, as they are in the context."""
@@ -333,7 +371,7 @@ class SpanTask(Task[SpanExample]):
         # none.
         scorer = squad_score.SCORERS[self.scorer]
         if not self.unanswerable:
-            return squad_score.version1(truths, predictions.answers, scorer)
+            return squad_score.score_version1(truths, predictions.answers, scorer)
         for stem, extra in predictions.extras.items():
             lacking = [name for name in answered if name not in extra]
             if lacking:
@@ -356,7 +394,9 @@ class SpanTask(Task[SpanExample]):
             texts = [item['text'] for item in items if item['text']]
             best[name] = texts[0] if texts else ''
         null_odds = predictions.extras.get('null_odds')
-        return squad_score.version2(truths, predictions.answers, null_odds, best or None, scorer)
+        return squad_score.score_version2(
+            truths, predictions.answers, null_odds, best or None, scorer
+        )
 
     def write_predictions(
         self, folder: str, examples: Sequence[SpanExample], predictions: Predictions
@@ -376,14 +416,14 @@ class SpanTask(Task[SpanExample]):
         return squad_files.read_predictions(path, self.unanswerable)
 
 
-def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
-    """Return the windows on a context of `length` pieces, as `spans_of` does.
+def cut_windows(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
+    """Return the windows on a context of `length` pieces, as `cut_spans` does.
 
     With each comes a bool [stop - start]: whether no other window gives that piece more context,
     which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of
     equals (:534-570).
     """
-    spans = spans_of(length, room, stride)
+    spans = cut_spans(length, room, stride)
     starts, stops = np.array([(span.start, span.stop) for span in spans]).T
 
     # [windows, pieces]: how much context each window gives each piece, -1 where it does not show
@@ -399,7 +439,7 @@ def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndar
     return [(span, best[span] == number) for number, span in enumerate(spans)]
 
 
-def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
+def _find_answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
     """Return the first and last piece of the context that the first answer touches.
 
     (-1, -1) where there is none.
@@ -417,48 +457,3 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
     first = int(np.searchsorted(context.ends, begin, side='right'))
     last = int(np.searchsorted(context.starts, end, side='left')) - 1
     return (first, last) if first <= last and first < len(context.ids) else (-1, -1)
-
-
-def by_name(name: str, data_dir: str) -> SpanTask:
-    """Return SQuAD v1.1 or v2.0 on the official files in `data_dir`, or tensorflow-datasets.
-
-    For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
-    """
-    # The training split is the table's own default; dev is "validation" there.
-    if data_dir.startswith('tfds:'):
-        columns = {name: name for name in ('id', 'question', 'context')}
-        columns |= {'answer': 'answers.text', 'start': 'answers.answer_start'}
-        table = Table(
-            data_dir.removeprefix('tfds:'),
-            columns,
-            tfds=f'squad/{_VERSIONS[name]}',
-        )
-        files = {'train': (table,), 'dev': (dataclasses.replace(table, split='validation'),)}
-    else:
-        version = _VERSIONS[name]
-        files = {
-            split: (Table(os.path.join(data_dir, f'{split}-{version}.json'), {}, format='squad'),)
-            for split in ('train', 'dev')
-        }
-    return SpanTask(name, files, unanswerable=name == 'squad_v2')
-
-
-def from_description(name: str, description: dict[str, Any], folder: str) -> SpanTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of kind ("span") and files, and optionally the attributes of `SpanTask`
-    from `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as
-    for classification: {"question", "context", "answer", "start", "id"}: answer and start (its
-    place in the context in characters; optional, the first occurrence) are one or, in JSON, a list;
-    no answer is '' or an empty list.
-    """
-    roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
-    formats, lists = ('squad', *FORMATS), ('answer', 'start')
-    tables = tables_of(name, description, folder, roles, _OPTIONS, formats, lists)
-    files = {
-        split: tuple(squad_files.with_format(name, table) for table in listed)
-        for split, listed in tables.items()
-    }
-    return SpanTask(
-        name, files, **{entry: description[entry] for entry in _OPTIONS if entry in description}
-    )

@@ -48,7 +48,7 @@ class _Question(NamedTuple):
     impossible: bool | None
 
 
-def with_format(task: str, table: Table) -> Table:
+def settle_format(task: str, table: Table) -> Table:
     """Return the table with its format settled: the SQuAD format where no columns are named.
 
     Raises:
@@ -58,9 +58,8 @@ def with_format(task: str, table: Table) -> Table:
         table = dataclasses.replace(table, format='squad')
     if table.only and table.format == 'squad':
         raise UserError(f'task {task}: {table.where}: "only" is for tables with columns')
-    if table.format != 'squad' and (
-        missing := [role for role in ('question', 'context', 'answer') if role not in table.columns]
-    ):
+    missing = [role for role in ('question', 'context', 'answer') if role not in table.columns]
+    if table.format != 'squad' and missing:
         raise UserError(
             f'task {task}: {table.where}: "columns" does not say which column is {missing}'
         )
@@ -79,11 +78,12 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
         `unanswerable`, or the layout is another one.
     """
     # All files of the split, then what they say as a whole: is anything known of the answers?
-    questions = [
-        question
-        for table in tables
-        for question in (_squad(table.path) if table.format == 'squad' else _rows(table, split))
-    ]
+    questions: list[_Question] = []
+    for table in tables:
+        if table.format == 'squad':
+            questions += _read_squad(table.path)
+        else:
+            questions += _read_table(table, split)
     test, train = split.startswith('test'), split == 'train'
     files = ', '.join(table.where for table in tables)
 
@@ -99,25 +99,20 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
     _check_answers(questions, unanswerable, test)
 
     # Where mark and answers contradict each other, the two original programs differ.
-    odd = [
-        example.id
-        for _, example, impossible in questions
-        if example.answers is not None and impossible == bool(example.answers)
-    ]
+    examples: list[SpanExample] = []
+    odd: list[str] = []
+    for _, example, impossible in questions:
+        if example.answers is not None and impossible == bool(example.answers):
+            odd.append(example.id)
+        if impossible and (train or example.answers is None):
+            example = dataclasses.replace(example, answers=())
+        examples.append(example)
     if odd:
-        logging.warning(
-            '%s: %d of %d questions list answers and are marked is_impossible, or neither: %s (the'
-            ' first is %r)',
-            *(files, len(odd), len(questions)),
-            'trained on as unanswerable' if train else 'scored by their answers',
-            odd[0],
-        )
-    return [
-        dataclasses.replace(example, answers=(() if train else example.answers or ()))
-        if impossible
-        else example
-        for _, example, impossible in questions
-    ]
+        used = 'trained on as unanswerable' if train else 'scored by their answers'
+        message = '%s: %d of %d questions list answers and are marked is_impossible, or neither: %s'
+        message += ' (the first is %r)'
+        logging.warning(message, files, len(odd), len(questions), used, odd[0])
+    return examples
 
 
 def _check_answers(questions: Sequence[_Question], unanswerable: bool, test: bool) -> None:
@@ -132,7 +127,7 @@ def _check_answers(questions: Sequence[_Question], unanswerable: bool, test: boo
             raise UserError(f'{line}: question {example.id!r} has no answer; {_HINT}')
 
 
-def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[SpanExample]:
+def select_usable(task: str, questions: Sequence[SpanExample], files: str) -> list[SpanExample]:
     """Return the training questions whose first answer is where run_squad.py finds it.
 
     That answer is then as the context spells it. The log says how many were left out and why, and
@@ -154,7 +149,7 @@ def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[Span
             kept.append(example)
             continue
         text, start = example.answers[0]
-        answer = answer_in_context(example.context, text, start)
+        answer = find_answer(example.context, text, start)
         if answer is not None:
             moved += answer[1] != start
             kept.append(dataclasses.replace(example, answers=(answer, *example.answers[1:])))
@@ -182,7 +177,7 @@ def usable(task: str, questions: Sequence[SpanExample], files: str) -> list[Span
     return kept
 
 
-def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | None:
+def find_answer(context: str, text: str, start: int) -> tuple[str, int] | None:
     """Return a training answer as the context spells it, and where; None if run_squad.py drops it.
 
     That is at its offset or, as there (:274-296), at another place within the words that
@@ -215,41 +210,41 @@ def _occurs(text: str, context: str) -> bool:
     return bool(words) and words in ' '.join(context.split())
 
 
-def _squad(path: str) -> Iterator[_Question]:
+def _read_squad(path: str) -> Iterator[_Question]:
     """Yield the questions of a file in the SQuAD format."""
     # Places in the file are kept for errors: a person finds data[3].paragraphs[1] and not an id.
     data = read_json(path)
-    for i, article in enumerate(_entry(data, 'data', list, path, '')):
+    for i, article in enumerate(_get_entry(data, 'data', list, path, '')):
         outer = f'data[{i}]'
-        for j, paragraph in enumerate(_entry(article, 'paragraphs', list, path, outer)):
+        for j, paragraph in enumerate(_get_entry(article, 'paragraphs', list, path, outer)):
             inner = f'{outer}.paragraphs[{j}]'
-            context = _entry(paragraph, 'context', str, path, inner)
-            for k, question in enumerate(_entry(paragraph, 'qas', list, path, inner)):
-                yield _question(question, context, path, f'{inner}.qas[{k}]')
+            context = _get_entry(paragraph, 'context', str, path, inner)
+            for k, question in enumerate(_get_entry(paragraph, 'qas', list, path, inner)):
+                yield _read_question(question, context, path, f'{inner}.qas[{k}]')
 
 
-def _question(question: Any, context: str, path: str, outer: str) -> _Question:
+def _read_question(question: Any, context: str, path: str, outer: str) -> _Question:
     """Read an entry of `qas`; no "answers", or null, means that they are unknown."""
-    text = _entry(question, 'question', str, path, outer)
+    text = _get_entry(question, 'question', str, path, outer)
     # KLUE calls it guid
     key = 'guid' if 'guid' in question and 'id' not in question else 'id'
-    name = str(_entry(question, key, (str, int), path, outer))
+    name = str(_get_entry(question, key, (str, int), path, outer))
 
     # Offsets and texts are checked here for their type, and later for what they point to.
     answers = None
     if question.get('answers') is not None:
         inner = f'{outer}.answers'
         answers = tuple(
-            (_entry(answer, 'text', str, path, inner), _offset(answer, path, inner))
-            for answer in _entry(question, 'answers', list, path, outer)
+            (_get_entry(answer, 'text', str, path, inner), _get_offset(answer, path, inner))
+            for answer in _get_entry(question, 'answers', list, path, outer)
         )
     impossible = None
     if question.get('is_impossible') is not None:
-        impossible = _entry(question, 'is_impossible', bool, path, outer)
+        impossible = _get_entry(question, 'is_impossible', bool, path, outer)
     return _Question(path, SpanExample(name, text, context, answers), impossible)
 
 
-def _entry(record: Any, name: str, kind: type | tuple[type, ...], path: str, outer: str) -> Any:
+def _get_entry(record: Any, name: str, kind: type | tuple[type, ...], path: str, outer: str) -> Any:
     """Return record[name], which is of that type; UserError says where in the file it is not."""
     value = record.get(name) if isinstance(record, dict) else None
     # type, not isinstance: true is an int there
@@ -268,17 +263,17 @@ def _entry(record: Any, name: str, kind: type | tuple[type, ...], path: str, out
 _NAMES = {list: 'a list', str: 'a text', int: 'a whole number', bool: 'true or false'}
 
 
-def _offset(answer: dict[str, Any], path: str, outer: str) -> int:
+def _get_offset(answer: dict[str, Any], path: str, outer: str) -> int:
     """Return where an answer begins: a whole number, though JSON may spell it "5" or 5.0."""
     value = answer.get('answer_start')
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return _entry(answer, 'answer_start', int, path, outer)
+    return _get_entry(answer, 'answer_start', int, path, outer)
 
 
-def _rows(table: Table, split: str) -> Iterator[_Question]:
+def _read_table(table: Table, split: str) -> Iterator[_Question]:
     """Yield a table's questions; an answer without a start is at its first occurrence."""
     optional = frozenset({'start', 'answer'} if split.startswith('test') else {'start'})
     lines: dict[str, str] = {}
@@ -289,7 +284,7 @@ def _rows(table: Table, split: str) -> Iterator[_Question]:
         if starts and texts and len(starts) != len(texts):
             raise UserError(f'{line}: {len(texts)} answers but {len(starts)} starts')
 
-        # A text that is nowhere gets -1, which `answer_in_context` refuses.
+        # A text that is nowhere gets -1, which `find_answer` refuses.
         try:
             places = list(map(int, starts)) or [row['context'].find(text) for text in texts]
         except ValueError as error:
@@ -331,9 +326,9 @@ def read_predictions(path: str, extras: bool) -> Predictions:
 def _read_object(path: str, what: str, fits: Callable[[Any], bool]) -> dict[str, Any]:
     """Read question id -> what fits; UserError where the file holds something else."""
     values = read_json(path, unique=True)
-    wrong = (
-        ['it'] if not isinstance(values, dict) else [k for k, v in values.items() if not fits(v)]
-    )
+    wrong = ['it']
+    if isinstance(values, dict):
+        wrong = [name for name, value in values.items() if not fits(value)]
     if wrong:
         raise UserError(
             f'{path}: expected a JSON object of question id -> {what}: {wrong[0]!r} has something'

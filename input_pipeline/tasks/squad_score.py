@@ -44,9 +44,8 @@ class Scorer(NamedTuple):
 
 SCORERS = {
     'squad': Scorer(normalize, str.split),
-    'korquad': Scorer(
-        normalize_korquad, lambda text: list(text.replace(' ', ''))
-    ),  # characters: Korean words carry endings
+    # characters: Korean words carry endings
+    'korquad': Scorer(normalize_korquad, lambda text: list(text.replace(' ', ''))),
 }
 
 
@@ -63,36 +62,39 @@ def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> floa
     return 2.0 * common / (len(truth) + len(answer)) if common else 0.0
 
 
-def _scores(
-    truths: Sequence[str], answer: str, version2: bool, scorer: Scorer
+def _score_answer(
+    truths: Sequence[str], answer: str, score_version2: bool, scorer: Scorer
 ) -> tuple[float, float]:
     """Return exact match and F1 against the truth that suits best."""
     # v2.0 drops truths that normalise to nothing, and a question without any has the truth ''.
     given = scorer.normalize(answer)
-    if version2:
+    if score_version2:
         truths = [truth for truth in truths if scorer.normalize(truth)] or ['']
 
     # Normalised once each: public files repeat the same answer three times.
     wanted = [scorer.normalize(truth) for truth in set(truths)]
     units = scorer.units(given)
-    f1_of_each = (f1(scorer.units(truth), units, version2) for truth in wanted)
+    f1_of_each = (f1(scorer.units(truth), units, score_version2) for truth in wanted)
     return float(given in wanted), max(f1_of_each, default=0.0)
 
 
-def version1(
+def score_version1(
     truths: Mapping[str, Sequence[str]],
     answers: Mapping[str, str],
     scorer: Scorer = SCORERS['squad'],
 ) -> dict[str, float]:
     """Return exact_match and f1 of evaluate-v1.1.py; no answer counts as 0."""
-    scores = [
-        _scores(truth, answers[name], False, scorer) if name in answers else (0.0, 0.0)
-        for name, truth in truths.items()
-    ]
-    return {'exact_match': _mean(exact for exact, _ in scores), 'f1': _mean(f for _, f in scores)}
+    exact, f1s = [], []
+    for name, truth in truths.items():
+        of_answer = (0.0, 0.0)
+        if name in answers:
+            of_answer = _score_answer(truth, answers[name], False, scorer)
+        exact.append(of_answer[0])
+        f1s.append(of_answer[1])
+    return {'exact_match': _mean(exact), 'f1': _mean(f1s)}
 
 
-def version2(
+def score_version2(
     truths: Mapping[str, Sequence[str]],
     answers: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
@@ -111,64 +113,45 @@ def version2(
     tuned_f1 can. `null_odds` and `best_texts` must have every id that `answers` has.
     """
     # Per question first; every figure below is a mean over some of them.
-    scores = {
-        name: _scores(truth, answers[name], True, scorer)
-        for name, truth in truths.items()
-        if name in answers
-    }
+    scores: dict[str, tuple[float, float]] = {}
+    for name, truth in truths.items():
+        if name in answers:
+            scores[name] = _score_answer(truth, answers[name], True, scorer)
     has_answer = {name: bool(truth) for name, truth in truths.items()}
     report: dict[str, float] = {}
 
     # Figures of all, and of both kinds of questions where there are any.
-    for prefix, names in (
-        ('', list(scores)),
-        ('HasAns_', [name for name in scores if has_answer[name]]),
-        ('NoAns_', [name for name in scores if not has_answer[name]]),
-    ):
-        if names or not prefix:
-            report |= {
-                f'{prefix}exact': _mean(scores[name][0] for name in names),
-                f'{prefix}f1': _mean(scores[name][1] for name in names),
-                f'{prefix}total': len(names),
-            }
+    for prefix, kinds in (('', (True, False)), ('HasAns_', (True,)), ('NoAns_', (False,))):
+        chosen = [both for name, both in scores.items() if has_answer[name] in kinds]
+        if chosen or not prefix:
+            report[f'{prefix}exact'] = _mean(exact for exact, _ in chosen)
+            report[f'{prefix}f1'] = _mean(f1 for _, f1 in chosen)
+            report[f'{prefix}total'] = len(chosen)
     if null_odds is None:
         return report
 
     # The best threshold on the null odds, over the answers as given (best), which counts all
     # questions without an answer, answered or not, as the official script does ...
-    report |= _thresholds('best', scores, answers, null_odds, has_answer)
+    report |= _find_thresholds('best', scores, answers, null_odds, has_answer)
     if best_texts is not None:
         # ... and over what would be answered without any threshold (tuned).
         texts = {name: text for name, text in best_texts.items() if name in scores}
-        raw = {name: _scores(truths[name], text, True, scorer) for name, text in texts.items()}
         answerable = {name: has_answer[name] for name in texts}
-        report |= _thresholds('tuned', raw, texts, null_odds, answerable)
+        raw = {}
+        for name, text in texts.items():
+            raw[name] = _score_answer(truths[name], text, True, scorer)
+        report |= _find_thresholds('tuned', raw, texts, null_odds, answerable)
     return report
 
 
-def _thresholds(
+def _find_thresholds(
     prefix: str,
     scores: Mapping[str, tuple[float, float]],
     texts: Mapping[str, str],
     null_odds: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> dict[str, float]:
-    """Return the best exact match and F1 over all thresholds, and these thresholds."""
-    report: dict[str, float] = {}
-    for column, metric in enumerate(('exact', 'f1')):
-        points = {name: both[column] for name, both in scores.items()}
-        best, threshold = best_threshold(points, texts, null_odds, has_answer)
-        report |= {f'{prefix}_{metric}': best, f'{prefix}_{metric}_thresh': threshold}
-    return report
-
-
-def best_threshold(
-    scores: Mapping[str, float],
-    texts: Mapping[str, str],
-    null_odds: Mapping[str, float],
-    has_answer: Mapping[str, bool],
-) -> tuple[float, float]:
-    """Return the best mean in percent over all thresholds on null_odds, and that threshold.
+    """Return the best exact match and F1 in percent over all thresholds on null_odds, and these.
 
     It is find_best_thresh of evaluate-v2.0.py.
     """
@@ -176,12 +159,17 @@ def best_threshold(
     # odds, in the file's own order where they tie, one question after the other is given its text:
     # it gains its score, or loses the point that '' had.
     names = [name for name in sorted(null_odds, key=null_odds.__getitem__) if name in scores]
-    gains = [scores[name] if has_answer[name] else -float(texts[name] != '') for name in names]
     unanswerable = sum(not answerable for answerable in has_answer.values())
-    totals = np.cumsum([unanswerable, *gains], dtype=np.float64)
-    best = int(totals.argmax())
-    threshold = null_odds[names[best - 1]] if best else 0.0
-    return 100.0 * float(totals[best]) / max(len(scores), 1), threshold
+    report: dict[str, float] = {}
+    for column, metric in enumerate(('exact', 'f1')):
+        gains = [float(unanswerable)]
+        for name in names:
+            gains.append(scores[name][column] if has_answer[name] else -float(texts[name] != ''))
+        totals = np.cumsum(gains, dtype=np.float64)
+        best = int(totals.argmax())
+        report[f'{prefix}_{metric}'] = 100.0 * float(totals[best]) / max(len(scores), 1)
+        report[f'{prefix}_{metric}_thresh'] = null_odds[names[best - 1]] if best else 0.0
+    return report
 
 
 def _mean(values: Iterable[float]) -> float:

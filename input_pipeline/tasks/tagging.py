@@ -29,22 +29,18 @@ from bert_jax.input_pipeline.tasks.base import (
     Files,
     Predictions,
     Task,
-    complete,
+    list_answers,
     write_text,
 )
-from bert_jax.input_pipeline.tasks.features import empty_rows, write_row
+from bert_jax.input_pipeline.tasks.features import make_empty_rows, write_row
 from bert_jax.input_pipeline.tasks.task_file import (
     LABEL_ENTRIES,
-    labels_of,
-    tables_of,
-    unknown_label,
+    TaskFile,
+    word_unknown_label,
 )
 from bert_jax.input_pipeline.tasks.task_metrics import entropy
 from bert_jax.input_pipeline.text.encodings import located
 from bert_jax.input_pipeline.text.tables import FORMATS, Table, unique_id
-
-KINDS = ('tagging',)
-NAMES = ('conll2003', 'conll2003_sentences')
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,27 @@ class TaggingTask(Task[TaggedExample]):
       document_context: fill each row with the words around its sentence in the same document.
       comment: lines of a column file that begin with it are left out.
       spelled: tag in the files -> label, where files call labels otherwise (by a number).
+
+    A JSON task file is an object of:
+      kind      "tagging"
+      files     as for classification; a .txt, .tsv, .conll or .bio file is a column file ("format":
+                "conll"): a word a line, a blank line after each sentence; a .conllu file ("conllu")
+                is one of Universal Dependencies
+      columns   of column files {"tokens", "tags"}: the columns of word and tag, 0 and -1 if not
+                given; of CoNLL-U {"tags"}: 3 if not given, the universal part of speech, or 4, the
+                treebank's own; of others {"tokens", "tags", "document", "id"}, where tokens and
+                tags are lists (JSON) or texts with blanks between, or with "sentence" a word and
+                its tag each: words of a sentence have the same there, or nothing below the first;
+                neighbours of the same "document" are context for each other
+      labels    list of all tags, or an object of tag in the files -> name; O, B-X and I-X for
+                entities, or those of IOBES and BILUO, or without kinds (O, B, I); optional: those
+                of the training files, of entities O, B-X and I-X; of CoNLL-U the 17 universal parts
+                of speech
+      metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
+      dev_share, dev_seed  as for classification, of sentences
+      document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
+                        and # newdoc lines part documents)
+      comment   optional: lines of a column file that begin with it are left out
     """
 
     name: str
@@ -81,8 +98,66 @@ class TaggingTask(Task[TaggedExample]):
     spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     kind = 'tagging'
+    kinds = ('tagging',)
+    names = ('conll2003', 'conll2003_sentences')
+    list_columns = frozenset({'tokens', 'tags'})
     head = 'tokens'
     label_keys = ('label_ids', 'label_weights')
+
+    @classmethod
+    def from_name(cls, name: str, data_dir: str) -> TaggingTask:
+        """Make CoNLL-2003 English in `data_dir`.
+
+        With the context of the document, as in the paper, or sentence by sentence. The files are
+        train.txt, valid.txt and test.txt, or as the shared task named them eng.train, eng.testa and
+        eng.testb.
+        """
+        # Copies of CoNLL-2003 go round under two sets of names.
+        names = ('eng.train', 'eng.testa', 'eng.testb')
+        if not any(located(os.path.join(data_dir, file)) for file in names):
+            names = ('train.txt', 'valid.txt', 'test.txt')
+        files = {
+            split: (Table(os.path.join(data_dir, file), {}, format='conll'),)
+            for split, file in zip(('train', 'dev', 'test'), names, strict=True)
+        }
+
+        labels = _list_tags(('-PER', '-LOC', '-ORG', '-MISC'))
+        return cls(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
+
+    @classmethod
+    def from_task_file(cls, file: TaskFile) -> TaggingTask:
+        """Make a task of the tags that the file lists, or else of those of the training files."""
+        roles = dict.fromkeys(('tokens', 'tags', 'sentence', 'document', 'id'), False)
+        formats = ('conll', 'conllu', *FORMATS)
+        entries = (*LABEL_ENTRIES, 'document_context', 'comment')
+        files = {}
+        for split, listed in file.tables(roles, entries, formats, cls.list_columns).items():
+            files[split] = tuple(conll.settle_format(file.name, split, table) for table in listed)
+        comment = file.get('comment', '')
+
+        def read_tags(table: Table) -> Iterator[tuple[str, str]]:
+            for sentence, _ in conll.read(table, comment, untagged=True):
+                for word, tag in enumerate(sentence.tags or ()):
+                    yield sentence.place_of(word), tag
+
+        # Only the universal parts of speech are known beforehand.
+        every = [table for listed in files.values() for table in listed]
+        is_universal = all(table.format == 'conllu' and not table.columns for table in every)
+        universal = conll.PARTS_OF_SPEECH if is_universal else ()
+        labels, spelled = file.labels(files, universal, read_tags)
+        # Whatever the scheme of the file is: tags are brought to B- and I- as they are read.
+        if not file.get('labels') and conll.is_entities(labels):
+            labels = _list_tags(sorted({label[1:] for label in labels if label != 'O'}))
+        selects = 'entity_f1' if conll.is_entities(labels) else 'accuracy'
+        if file.get('metrics') is None and conll.is_otherwise_spelled(labels):
+            logging.warning(
+                'task %s: labels like %s are scored word by word: for entities give them names as'
+                ' in "labels": {%s: "B-X", ...}',
+                *(file.name, labels[-1], json.dumps(labels[-1], ensure_ascii=False)),
+            )
+        metrics = tuple(file.get('metrics', (selects,)))
+        in_context = file.get('document_context', False)
+        return cls(file.name, labels, metrics, files, in_context, comment, spelled)
 
     def __post_init__(self) -> None:
         # Before any file is opened: metrics, labels, and that they fit together.
@@ -103,22 +178,21 @@ class TaggingTask(Task[TaggedExample]):
         """Name the accuracy of words too, and of entities precision, recall and each kind's F1."""
         if 'entity_f1' not in self.metrics:
             return self.metrics
-        kinds = dict.fromkeys(label[2:] for label in self.labels if label[2:])
-        of_kinds = (f'entity_f1_{kind}' for kind in kinds)
-        more = ('entity_precision', 'entity_recall', *of_kinds, 'accuracy')
-        return tuple(dict.fromkeys((*self.metrics, *more)))
+        names = [*self.metrics, 'entity_precision', 'entity_recall']
+        names += [f'entity_f1_{label[2:]}' for label in self.labels if label[2:]]
+        return tuple(dict.fromkeys([*names, 'accuracy']))
 
-    def _examples(self, split: str) -> list[TaggedExample]:
+    def _read_examples(self, split: str) -> list[TaggedExample]:
         # Tags become indices; before that, where labels are B-X and I-X, all schemes become BIO, or
         # half of the entities of IOB1 would be lost.
         bio, repaired, other = conll.is_bio(self.labels), 0, 0
         examples: list[TaggedExample] = []
-        for name, sentence, document in self._sentences(split):
+        for name, sentence, document in self._iterate_sentences(split):
             label = None
             if sentence.tags is not None:
                 read = [self.spelled.get(tag, tag) for tag in sentence.tags]
-                tags = conll.as_bio(read) if bio else read
-                other += conll.beyond_bio(read) if bio else 0
+                tags = conll.make_bio(read) if bio else read
+                other += conll.count_beyond_bio(read) if bio else 0
                 repaired += sum(a[:1] == 'I' and a != b for a, b in zip(read, tags, strict=True))
                 self._require_labels(sentence, tags)
                 label = tuple(map(self.labels.index, tags))
@@ -140,10 +214,10 @@ class TaggingTask(Task[TaggedExample]):
         """Raise UserError for a tag that is no label, at the place of its word."""
         for word, tag in enumerate(tags):
             if tag not in self.labels:
-                message = unknown_label(self.name, tag, self.labels)
+                message = word_unknown_label(self.name, tag, self.labels)
                 raise UserError(f'{sentence.place_of(word)}: {message}')
 
-    def _sentences(self, split: str) -> Iterator[tuple[str, conll.Sentence, str]]:
+    def _iterate_sentences(self, split: str) -> Iterator[tuple[str, conll.Sentence, str]]:
         """Yield (id, sentence, document) of every file of a split."""
         # Column files know documents by -DOCSTART- or # newdoc, tables by a column. The number of
         # the file is part of a document's name, so files share none.
@@ -194,7 +268,7 @@ class TaggingTask(Task[TaggedExample]):
             first += len(lengths)
 
         # 3. The arrays, padding everywhere until a row is written.
-        features = empty_rows(len(rows), max_seq_length, tokenizer.pad_id)
+        features = make_empty_rows(len(rows), max_seq_length, tokenizer.pad_id)
         shape = (len(rows), max_seq_length)
         features['label_ids'] = np.zeros(shape, np.int32)
         features['label_weights'] = np.zeros(shape, np.float32)
@@ -228,9 +302,8 @@ class TaggingTask(Task[TaggedExample]):
         for row, position in zip(*np.nonzero(features['word_index'] >= 0), strict=True):
             example, word = features['example_index'][row], features['word_index'][row, position]
             tags[example][word] = self.labels[best[row, position]]
-        return Predictions(
-            {example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)}
-        )
+        ids = [example.id for example in examples]
+        return Predictions(dict(zip(ids, tags, strict=True)))
 
     def constant_loss(self, features: Arrays) -> float:
         """Return the entropy of the tags of all words."""
@@ -255,19 +328,21 @@ class TaggingTask(Task[TaggedExample]):
         """
         # Entities are the same in both schemes; tags word by word are compared in that of the
         # predictions.
-        given = complete(self, examples, predictions)
-        # `complete` has refused examples without a label
+        given = list_answers(self, examples, predictions)
+        # `list_answers` has refused examples without a label
         truth = [[self.labels[tag] for tag in example.label or ()] for example in examples]
         if conll.is_bio(self.labels) and conll.is_iob1(given):
             message = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
             logging.info(message, self.name)
-            truth = [conll.as_iob1(tags) for tags in truth]
+            truth = [conll.make_iob1(tags) for tags in truth]
 
         # Words of all sentences as one list: a long sentence counts for its length.
-        pairs = [pair for a, b in zip(truth, given, strict=True) for pair in zip(a, b, strict=True)]
-        scores = {'accuracy': float(np.mean([a == b for a, b in pairs]))}
+        right: list[bool] = []
+        for tags, answer in zip(truth, given, strict=True):
+            right += map(operator.eq, tags, answer)
+        scores = {'accuracy': float(np.mean(right))}
         if 'entity_f1' in self.metrics:
-            scores = conll.entity_scores(truth, given) | scores
+            scores = conll.score_entities(truth, given) | scores
         return {name: scores[name] for name in self.metrics} | scores
 
     def write_predictions(
@@ -307,8 +382,8 @@ class TaggingTask(Task[TaggedExample]):
                     f' {len(example.words)}'
                 )
             tags = [self.spelled.get(tag, tag) for tag in sentence.tags or ()]
-            if conll.is_bio(self.labels) and conll.beyond_bio(tags):
-                tags = conll.as_bio(tags)
+            if conll.is_bio(self.labels) and conll.count_beyond_bio(tags):
+                tags = conll.make_bio(tags)
             self._require_labels(sentence, tags)
             answers[example.id] = tags
         return Predictions(answers)
@@ -375,85 +450,6 @@ def _lay_out_document(
         word += length
 
 
-def by_name(name: str, data_dir: str) -> TaggingTask:
-    """Return CoNLL-2003 English in `data_dir`.
-
-    With the context of the document, as in the paper, or sentence by sentence.
-
-    The files are train.txt, valid.txt and test.txt, or as the shared task named them eng.train,
-    eng.testa and eng.testb.
-    """
-    # Copies of CoNLL-2003 go round under two sets of names.
-    names = ('eng.train', 'eng.testa', 'eng.testb')
-    if not any(located(os.path.join(data_dir, file)) for file in names):
-        names = ('train.txt', 'valid.txt', 'test.txt')
-    files = {
-        split: (Table(os.path.join(data_dir, file), {}, format='conll'),)
-        for split, file in zip(('train', 'dev', 'test'), names, strict=True)
-    }
-
-    # O first, then B- and I- of each kind.
-    kinds = ('PER', 'LOC', 'ORG', 'MISC')
-    labels = ('O', *(f'{side}-{kind}' for kind in kinds for side in 'BI'))
-    return TaggingTask(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
-
-
-def from_description(name: str, description: dict[str, Any], folder: str) -> TaggingTask:
-    """Make the task that a JSON task file describes.
-
-    The file is an object of:
-      kind      "tagging"
-      files     as for classification; a .txt, .tsv, .conll or .bio file is a column file ("format":
-                "conll"): a word a line, a blank line after each sentence; a .conllu file ("conllu")
-                is one of Universal Dependencies
-      columns   of column files {"tokens", "tags"}: the columns of word and tag, 0 and -1 if not
-                given; of CoNLL-U {"tags"}: 3 if not given, the universal part of speech, or 4, the
-                treebank's own; of others {"tokens", "tags", "document", "id"}, where tokens and
-                tags are lists (JSON) or texts with blanks between, or with "sentence" a word and
-                its tag each: words of a sentence have the same there, or nothing below the first;
-                neighbours of the same "document" are context for each other
-      labels    list of all tags, or an object of tag in the files -> name; O, B-X and I-X for
-                entities, or those of IOBES and BILUO, or without kinds (O, B, I); optional: those
-                of the training files, of entities O, B-X and I-X; of CoNLL-U the 17 universal parts
-                of speech
-      metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
-      dev_share, dev_seed  as for classification, of sentences
-      document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
-                        and # newdoc lines part documents)
-      comment   optional: lines of a column file that begin with it are left out
-    """
-    roles = dict.fromkeys(('tokens', 'tags', 'sentence', 'document', 'id'), False)
-    formats = ('conll', 'conllu', *FORMATS)
-    entries = (*LABEL_ENTRIES, 'document_context', 'comment')
-    tables = tables_of(name, description, folder, roles, entries, formats, ('tokens', 'tags'))
-    files = {}
-    for split, listed in tables.items():
-        files[split] = tuple(conll.with_format(name, split, table) for table in listed)
-
-    # Only the universal parts of speech are known beforehand.
-    every = [table for listed in files.values() for table in listed]
-    is_listed, comment = bool(description.get('labels')), description.get('comment', '')
-    if not is_listed and all(table.format == 'conllu' and not table.columns for table in every):
-        description = {**description, 'labels': conll.PARTS_OF_SPEECH}
-    labels, spelled = labels_of(description, files, lambda table: _tags_of(table, comment))
-    # Whatever the scheme of the file is: tags are brought to B- and I- as they are read.
-    if not is_listed and conll.is_entities(labels):
-        kinds = sorted({label[1:] for label in labels if label != 'O'})
-        labels = ('O', *(side + kind for kind in kinds for side in 'BI'))
-    selects = 'entity_f1' if conll.is_entities(labels) else 'accuracy'
-    if 'metrics' not in description and conll.is_otherwise_spelled(labels):
-        logging.warning(
-            'task %s: labels like %s are scored word by word: for entities give them names as in'
-            ' "labels": {%s: "B-X", ...}',
-            *(name, labels[-1], json.dumps(labels[-1], ensure_ascii=False)),
-        )
-    metrics = tuple(description.get('metrics', [selects]))
-    in_context = description.get('document_context', False)
-    return TaggingTask(name, labels, metrics, files, in_context, comment, spelled)
-
-
-def _tags_of(table: Table, comment: str) -> Iterator[tuple[str, str]]:
-    """Yield ('file:line', tag) of each word that has one."""
-    for sentence, _ in conll.read(table, comment, untagged=True):
-        for word, tag in enumerate(sentence.tags or ()):
-            yield sentence.place_of(word), tag
+def _list_tags(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return O first, then B and I with the end that each kind has."""
+    return ('O', *(side + kind for kind in kinds for side in 'BI'))

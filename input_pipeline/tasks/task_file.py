@@ -1,7 +1,7 @@
 """A user's own task as a JSON file: which file it is, and of what type each entry is.
 
-This file owns the types. It must not know what the entries mean, nor which of them a kind of
-task has: that is its family's (`from_description`).
+This file owns the types, the tables that a file names, and the labels of a task that lists none. It
+must not know which entries a kind of task has: that is its class's (`Task.from_task_file`).
 """
 
 from __future__ import annotations
@@ -12,61 +12,14 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Files
-from bert_jax.input_pipeline.text import hub
+from bert_jax.input_pipeline.text.data_sets import is_hub_name
 from bert_jax.input_pipeline.text.encodings import located, plain_name, read_json, well_formed
 from bert_jax.input_pipeline.text.tables import FORMATS, Part, Table
-
-
-def read(path: str) -> dict[str, Any]:
-    """Read the description in a task file; UserError where it has none, or a type is wrong."""
-    # Names that come twice are refused (`unique`), for one of the two would be passed over.
-    if located(path) is None:
-        raise UserError(f'--task={path}: no such file')
-    description = read_json(path, unique=True)
-    if not isinstance(description, dict) or 'kind' not in description:
-        raise UserError(f'--task={path}: a task file is a JSON object with "kind"')
-    check(f'--task={path}', description)
-    return description
-
-
-def is_task_file(name: str) -> bool:
-    """Tell whether that is the path of a task file, not the name of a task."""
-    return plain_name(name).endswith('.json')
-
-
-def check(name: str, entries: Mapping[str, Any]) -> None:
-    """Raise UserError, which begins with `name`, for an entry of another type than it must be."""
-    # Entries that are not listed are the family's to refuse: it knows its own.
-    for entry, value in entries.items():
-        if entry in _TYPES and not _is(value, _TYPES[entry][0]):
-            shown = json.dumps(value)
-            shown = shown if len(shown) <= 80 else f'{shown[:80]}...'
-            raise UserError(f'{name}: "{entry}" is {_TYPES[entry][1]}, not {shown}')
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Tell whether a value of JSON is of a kind, or of one of several, as `_TYPES` has them."""
-    if isinstance(kind, tuple):
-        return any(_is(value, each) for each in kind)
-    if isinstance(kind, list):
-        if not isinstance(value, list) or not all(_is(entry, kind[0]) for entry in value):
-            return False
-        # Names must differ, and only labels may be none.
-        differ = kind[0] is not _NAME or len(set(value)) == len(value)
-        return differ and (value != [] or kind[0] is _SCALAR)
-    if isinstance(kind, dict):
-        return isinstance(value, dict) and all(_is(v, kind[str]) for v in value.values())
-    if kind in (str, _NAME):
-        return isinstance(value, str) and well_formed(value) and (kind is str or value != '')
-    # type, not isinstance: true is an int there
-    if kind is float:
-        return type(value) in (int, float) and abs(value) < math.inf
-    return type(value) is kind
-
 
 # How a file is read: of the whole task, or of one file in an object of its own.
 TABLE_ENTRIES = ('columns', 'header', 'format', 'skip_bad_rows', 'only')
@@ -119,48 +72,244 @@ _TYPES: dict[str, tuple[Any, str]] = {
 }
 
 
-def _labels_of_rows(table: Table) -> Iterator[tuple[str, str]]:
+@dataclass(frozen=True)
+class TaskFile:
+    """A JSON task file, or what one would hold of a user's table.
+
+    Attributes:
+      name: of the task.
+      description: the entries.
+      folder: what names of files are relative to.
+    """
+
+    name: str
+    description: Mapping[str, Any]
+    folder: str = ''
+
+    @classmethod
+    def read(cls, path: str, folder: str = '') -> TaskFile:
+        """Read a file; its data are in its own folder unless one is given.
+
+        Raises:
+          UserError: it describes no task, or an entry has a wrong type.
+        """
+        # Names that come twice are refused (`unique`), for one of the two would be passed over.
+        if located(path) is None:
+            raise UserError(f'--task={path}: no such file')
+        description = read_json(path, unique=True)
+        if not isinstance(description, dict) or 'kind' not in description:
+            raise UserError(f'--task={path}: a task file is a JSON object with "kind"')
+        _check_types(f'--task={path}', description)
+
+        # Results are filed under the file's own name.
+        name = os.path.splitext(os.path.basename(plain_name(path)))[0]
+        return cls(name, description, folder or os.path.dirname(path) or '.')
+
+    def get(self, entry: str, default: Any = None) -> Any:
+        """Return an entry, or a default where it is not given."""
+        return self.description.get(entry, default)
+
+    def tables(
+        self,
+        roles: Mapping[str, bool],
+        own_entries: Collection[str],
+        formats: tuple[str, ...] = FORMATS,
+        lists: Collection[str] = (),
+    ) -> Files:
+        """Return its `files`: split -> tables, read one after the other.
+
+        `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"}
+        that may also have TABLE_ENTRIES of its own, in place of the description's.
+
+        Args:
+          roles: the columns that this kind of task has, and whether they must be given.
+          own_entries: those that it has besides `kind`, `files` and TABLE_ENTRIES.
+          formats: those that it reads.
+          lists: those of the columns that may be several.
+
+        Raises:
+          UserError: an entry is of another kind of task, or there are no files.
+        """
+        allowed = ('kind', 'files', *own_entries, *TABLE_ENTRIES)
+        unknown = sorted(set(self.description) - set(allowed))
+        if unknown:
+            raise UserError(
+                f'task {self.name}: unknown entries {unknown}; a {self.get("kind")} task has'
+                f' {", ".join(allowed)}'
+            )
+        if not self.get('files'):
+            raise UserError(f"task {self.name}: missing entries ['files']")
+
+        # Settings of the whole task hold for every file, unless its own object says otherwise.
+        shared = {entry: self.get(entry) for entry in TABLE_ENTRIES if entry in self.description}
+        files: dict[str, tuple[Table, ...]] = {}
+        for split, entries in self.get('files').items():
+            if not re.fullmatch(r'\w[\w.-]*', split):  # it names the files of results
+                raise UserError(
+                    f'task {self.name}: files: the name of a split is letters, digits, ".", "-" and'
+                    f' "_", not {split!r}'
+                )
+
+            # A split is one entry or a list of them; an entry is a file's name or an object.
+            if entries == []:
+                raise UserError(f'task {self.name}: files.{split} is an empty list')
+            tables = []
+            for entry in entries if isinstance(entries, list) else [entries]:
+                settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
+                of_split = f'task {self.name}: files.{split}'
+                _check_table(of_split, settings, formats)
+                _check_columns(of_split, settings.get('columns', {}), roles, lists)
+                tables.append(self._make_table(settings))
+            files[split] = tuple(tables)
+        return self._hold_out(files, roles)
+
+    def _make_table(self, settings: dict[str, Any]) -> Table:
+        # Labels and what `only` looks for may be numbers in JSON; in the files they are text.
+        columns = settings.pop('columns', {})
+        only = {name: str(value) for name, value in settings.pop('only', {}).items()}
+        # Of a data set the folder of data sets.
+        path = settings.pop('file', None) or settings.pop('data_dir', '')
+        if path and not is_hub_name(path):
+            path = os.path.join(self.folder, path)
+        return Table(path, columns, only=only, **settings)
+
+    def _hold_out(self, files: dict[str, tuple[Table, ...]], roles: Iterable[str]) -> Files:
+        """Return the files with a dev split that is drawn from the training files, if asked."""
+        share, seed = self.get('dev_share'), self.get('dev_seed')
+        if share is None:
+            if seed is not None:
+                raise UserError(
+                    f'task {self.name}: "dev_seed" is for "dev_share", which is not there'
+                )
+            return files
+        if not 0 < share < 1:
+            raise UserError(f'task {self.name}: "dev_share" must be between 0 and 1, not {share}')
+        if 'dev' in files or 'train' not in files:
+            raise UserError(
+                f'task {self.name}: "dev_share" holds rows of the file of "train" out where there'
+                ' is no "dev"'
+            )
+        by = tuple(role for role in roles if role not in _NOT_DRAWN_BY)
+        for split in ('dev', 'train'):
+            part = Part(share, seed or 0, split == 'dev', by)
+            files[split] = tuple(dataclasses.replace(table, part=part) for table in files['train'])
+        return files
+
+    def labels(
+        self,
+        files: Files,
+        default: Sequence[Any] = (),
+        read_labels: Callable[[Table], Iterable[tuple[str, str]]] | None = None,
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the labels in order, and {how the files spell one: its label} if they differ.
+
+        Args:
+          files: the tables of each split.
+          default: the labels of a task that lists none; if () those of its training files, sorted.
+          read_labels: yields ('file:line', label) of each label of a table; None: one a row.
+
+        Raises:
+          UserError: the training files have too few or too many, or some that differ in case and
+            blanks alone.
+        """
+        # Labels may be numbers in JSON; in the files they are text.
+        given = self.get('labels') or default
+        if not given:
+            return _find_labels(files, read_labels or _read_labels), {}
+        if not isinstance(given, Mapping):
+            return tuple(map(str, given)), {}
+        # Several spellings may have one name, as in {"Pos": "pos", "pos": "pos"}.
+        labels = tuple(dict.fromkeys(map(str, given.values())))
+        return labels, {name: str(label) for name, label in given.items()}
+
+
+def is_task_file(name: str) -> bool:
+    """Tell whether that is the path of a task file, not the name of a task."""
+    return plain_name(name).endswith('.json')
+
+
+def _check_types(name: str, entries: Mapping[str, Any]) -> None:
+    """Raise UserError, which begins with `name`, for an entry of another type than it must be."""
+    # Entries that are not listed are the family's to refuse: it knows its own.
+    for entry, value in entries.items():
+        if entry in _TYPES and not _is(value, _TYPES[entry][0]):
+            shown = json.dumps(value)
+            shown = shown if len(shown) <= 80 else f'{shown[:80]}...'
+            raise UserError(f'{name}: "{entry}" is {_TYPES[entry][1]}, not {shown}')
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Tell whether a value of JSON is of a kind, or of one of several, as `_TYPES` has them."""
+    if isinstance(kind, tuple):
+        return any(_is(value, each) for each in kind)
+    if isinstance(kind, list):
+        if not isinstance(value, list) or not all(_is(entry, kind[0]) for entry in value):
+            return False
+        # Names must differ, and only labels may be none.
+        differ = kind[0] is not _NAME or len(set(value)) == len(value)
+        return differ and (value != [] or kind[0] is _SCALAR)
+    if isinstance(kind, dict):
+        return isinstance(value, dict) and all(_is(v, kind[str]) for v in value.values())
+    if kind in (str, _NAME):
+        return isinstance(value, str) and well_formed(value) and (kind is str or value != '')
+    # type, not isinstance: true is an int there
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < math.inf
+    return type(value) is kind
+
+
+def _check_table(name: str, settings: Mapping[str, Any], formats: Sequence[str]) -> None:
+    """Raise UserError, which begins with `name`, for a file that is not said as one can be."""
+    _check_types(name, settings)
+    # tensorflow-datasets have a split and a folder of their own; files have none
+    if ('file' in settings) == ('tfds' in settings):
+        raise UserError(
+            f'{name}: expected a file name, a list of them, or an object with "file", or with'
+            f' "tfds" and "split", not {json.dumps(settings)}'
+        )
+    of_tfds = ('tfds', 'split', 'data_dir', 'class_names')
+    entries = (*(of_tfds if 'tfds' in settings else ('file',)), *TABLE_ENTRIES)
+    unknown = sorted(set(settings) - set(entries))
+    if unknown:
+        raise UserError(
+            f'{name}: unknown entries {unknown}; a file has {", ".join(entries)}: move'
+            ' what holds for the whole task out of "files"'
+        )
+    if settings.get('format', '') not in ('', *formats):
+        raise UserError(f'{name}: format {settings["format"]!r} is none of {", ".join(formats)}')
+
+
+def _check_columns(
+    name: str,
+    columns: Mapping[str, Any],
+    roles: Mapping[str, bool],
+    lists: Collection[str],
+) -> None:
+    """Raise UserError, which begins with `name`, for columns that a kind of task has not."""
+    unknown = sorted(set(columns) - set(roles))
+    if unknown:
+        raise UserError(f'{name}: unknown columns {unknown}; columns are {", ".join(roles)}')
+    missing = [role for role, needed in roles.items() if needed and role not in columns]
+    if missing:
+        raise UserError(f'{name}: "columns" does not say which column is {missing}')
+    for role, column in columns.items():
+        if isinstance(column, list) and role not in lists:
+            raise UserError(f'{name}: columns.{role} is one column, not a list')
+
+
+def _read_labels(table: Table) -> Iterator[tuple[str, str]]:
     """Yield ('file:line', label) of each row."""
     lists = frozenset(table.columns) - {'label'}
     yield from ((line, row['label']) for line, row in table.rows(lists=lists))
 
 
-def labels_of(
-    description: Mapping[str, Any],
-    files: Files,
-    labels_of_table: Callable[[Table], Iterable[tuple[str, str]]] = _labels_of_rows,
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the labels in order, and {how the files spell one: its label} if they differ.
-
-    Of a task that does not list them they are those of its training files, sorted.
-
-    Args:
-      description: the task file.
-      files: the tables of each split.
-      labels_of_table: yields ('file:line', label) of each label of a table.
-
-    Raises:
-      UserError: the training files have too few or too many, or some that differ in case and blanks
-        alone.
-    """
-    # Labels may be numbers in JSON; in the files they are text.
-    given = description.get('labels')
-    if not given:
-        return _labels_in(files, labels_of_table), {}
-    if isinstance(given, list):
-        return tuple(map(str, given)), {}
-    # Several spellings may have one name, as in {"Pos": "pos", "pos": "pos"}.
-    labels = tuple(dict.fromkeys(map(str, given.values())))
-    return labels, {name: str(label) for name, label in given.items()}
-
-
-def _labels_in(
-    files: Files, labels_of_table: Callable[[Table], Iterable[tuple[str, str]]]
+def _find_labels(
+    files: Files, read_labels: Callable[[Table], Iterable[tuple[str, str]]]
 ) -> tuple[str, ...]:
     """Return the labels of the training files, in order; numbers by what they are."""
     tables = files['train' if 'train' in files else next(iter(files))]
     name = ', '.join(table.where for table in tables)
-    given = (pair for table in tables for pair in labels_of_table(table))
+    given = (pair for table in tables for pair in read_labels(table))
     # Where each was first, by its spelling and by that without case and blanks.
     first: dict[str, str] = {}
     alike: dict[str, str] = {}
@@ -197,7 +346,7 @@ def _label_order(label: str) -> tuple[bool, float, str]:
     return (not is_number, float(label) if is_number else 0.0, label)
 
 
-def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
+def word_unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     """Return what to say of a label in a file that the task does not have."""
     # The likeliest mistakes: a data set that numbers its labels, and capitals.
     hint = ': leave its rows out, or give the task that label'
@@ -207,135 +356,3 @@ def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
     elif alike and alike[0]:
         hint = f': spell it as {alike[0]!r}'
     return f'unknown label {label!r}; task {name} has {", ".join(labels)}{hint}'
-
-
-def tables_of(
-    name: str,
-    description: Mapping[str, Any],
-    folder: str,
-    roles: Mapping[str, bool],
-    own_entries: Collection[str],
-    formats: tuple[str, ...] = FORMATS,
-    lists: tuple[str, ...] = (),
-) -> Files:
-    """Return the `files` of a JSON task file: split -> its tables, read one after the other.
-
-    `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"} that
-    may also have TABLE_ENTRIES of its own, in place of the description's.
-
-    Args:
-      name: the task, for errors.
-      description: the task file.
-      folder: what file names are relative to.
-      roles: the columns that this kind of task has, and whether they must be given.
-      own_entries: those that this kind of task has besides `kind`, `files` and TABLE_ENTRIES.
-      formats: those that this kind of task reads.
-      lists: those of the columns that may be several.
-
-    Raises:
-      UserError: an entry is of another kind of task, or there are no files.
-    """
-    allowed = ('kind', 'files', *own_entries, *TABLE_ENTRIES)
-    unknown = sorted(set(description) - set(allowed))
-    if unknown:
-        raise UserError(
-            f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
-            f' {", ".join(allowed)}'
-        )
-    if not description.get('files'):
-        raise UserError(f"task {name}: missing entries ['files']")
-
-    # Settings of the whole task hold for every file, unless its own object says otherwise.
-    shared = {entry: description[entry] for entry in TABLE_ENTRIES if entry in description}
-    files: dict[str, tuple[Table, ...]] = {}
-    for split, entries in description['files'].items():
-        if not re.fullmatch(r'\w[\w.-]*', split):  # it names the files of results
-            raise UserError(
-                f'task {name}: files: the name of a split is letters, digits, ".", "-" and "_", '
-                f'not {split!r}'
-            )
-
-        # A split is one entry or a list of them; an entry is a file's name or an object.
-        if entries == []:
-            raise UserError(f'task {name}: files.{split} is an empty list')
-        tables = []
-        for entry in entries if isinstance(entries, list) else [entries]:
-            settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
-            _check_file(f'task {name}: files.{split}', settings, roles, formats, lists)
-            tables.append(_table(settings, folder))
-        files[split] = tuple(tables)
-    return _with_held_out(name, description, files, roles)
-
-
-def _with_held_out(
-    name: str,
-    description: Mapping[str, Any],
-    files: dict[str, tuple[Table, ...]],
-    roles: Iterable[str],
-) -> Files:
-    """Return the files with a dev split that is drawn from the training files, if it is asked."""
-    share = description.get('dev_share')
-    if share is None:
-        if 'dev_seed' in description:
-            raise UserError(f'task {name}: "dev_seed" is for "dev_share", which is not there')
-        return files
-    if not 0 < share < 1:
-        raise UserError(f'task {name}: "dev_share" must be between 0 and 1, not {share}')
-    if 'dev' in files or 'train' not in files:
-        raise UserError(
-            f'task {name}: "dev_share" holds rows of the file of "train" out where there is no'
-            ' "dev"'
-        )
-    by = tuple(role for role in roles if role not in _NOT_DRAWN_BY)
-    for split, is_held_out in (('dev', True), ('train', False)):
-        part = Part(share, description.get('dev_seed', 0), is_held_out, by)
-        files[split] = tuple(dataclasses.replace(table, part=part) for table in files['train'])
-    return files
-
-
-def _check_file(
-    name: str,
-    settings: Mapping[str, Any],
-    roles: Mapping[str, bool],
-    formats: Sequence[str],
-    lists: Sequence[str],
-) -> None:
-    """Raise UserError, which begins with `name`, for a file that is not said as one can be."""
-    check(name, settings)
-    # tensorflow-datasets have a split and a folder of their own; files have none
-    if ('file' in settings) == ('tfds' in settings):
-        raise UserError(
-            f'{name}: expected a file name, a list of them, or an object with "file", or with'
-            f' "tfds" and "split", not {json.dumps(settings)}'
-        )
-    of_tfds = ('tfds', 'split', 'data_dir', 'class_names')
-    entries = (*(of_tfds if 'tfds' in settings else ('file',)), *TABLE_ENTRIES)
-    unknown = sorted(set(settings) - set(entries))
-    if unknown:
-        raise UserError(
-            f'{name}: unknown entries {unknown}; a file has {", ".join(entries)}: move'
-            ' what holds for the whole task out of "files"'
-        )
-    if settings.get('format', '') not in ('', *formats):
-        raise UserError(f'{name}: format {settings["format"]!r} is none of {", ".join(formats)}')
-
-    columns = settings.get('columns', {})
-    unknown = sorted(set(columns) - set(roles))
-    if unknown:
-        raise UserError(f'{name}: unknown columns {unknown}; columns are {", ".join(roles)}')
-    missing = [role for role, needed in roles.items() if needed and role not in columns]
-    if missing:
-        raise UserError(f'{name}: "columns" does not say which column is {missing}')
-    for role, column in columns.items():
-        if isinstance(column, list) and role not in lists:
-            raise UserError(f'{name}: columns.{role} is one column, not a list')
-
-
-def _table(settings: dict[str, Any], folder: str) -> Table:
-    """Return a table; names are relative to `folder`, for a data set the folder of data sets."""
-    # Labels and what `only` looks for may be numbers in JSON; in the files they are text.
-    columns = settings.pop('columns', {})
-    only = {name: str(value) for name, value in settings.pop('only', {}).items()}
-    path = settings.pop('file', None) or settings.pop('data_dir', '')
-    is_local = path and not hub.is_meant(path)
-    return Table(os.path.join(folder, path) if is_local else path, columns, only=only, **settings)

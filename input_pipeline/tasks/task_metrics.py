@@ -186,7 +186,7 @@ def bootstrap(
 # ---- scores of each class, as text for a terminal of 80 columns
 
 
-def scores_of_classes(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> str:
+def write_class_scores(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> str:
     """Return precision, recall, F1 and support of each class, as scikit-learn writes them.
 
     Args:
@@ -196,7 +196,7 @@ def scores_of_classes(labels: Sequence[str], truth: np.ndarray, predicted: np.nd
     """
     from sklearn.metrics import classification_report
 
-    names = [_cut(label, _NAME) for label in labels]
+    names = [_shorten(label, _NAME) for label in labels]
     places = list(range(len(labels)))
     text = classification_report(
         truth, predicted, labels=places, target_names=names, zero_division=0, digits=4
@@ -204,7 +204,7 @@ def scores_of_classes(labels: Sequence[str], truth: np.ndarray, predicted: np.nd
     return text.rstrip()
 
 
-def confusions(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> str:
+def write_confusions(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> str:
     """Return how often each class, a row, was answered by each, a column.
 
     Where that is too wide the commonest mistakes are listed.
@@ -214,42 +214,45 @@ def confusions(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) 
     digits = len(str(counts.max(initial=0)))
     room = (_COLUMNS - _ROW) // len(labels) - 1
     if room < max(digits, 4):
-        return _commonest(labels, counts)
-    names = [_cut(label, room) for label in labels]
-    width = max(digits, *map(_width, names))
-    lines = [_right('true \\ answer', _ROW) + ''.join(' ' + _right(name, width) for name in names)]
+        return _list_commonest(labels, counts)
+    names = [_shorten(label, room) for label in labels]
+    width = max(digits, *map(_count_columns, names))
+    text = _align_right('true \\ answer', _ROW)
+    for name in names:
+        text += ' ' + _align_right(name, width)
     for label, row in zip(labels, counts.tolist(), strict=True):
-        cells = ''.join(f' {count:{width}}' for count in row)
-        lines.append(_right(_cut(label, _ROW), _ROW) + cells)
-    return '\n'.join(lines)
+        text += '\n' + _align_right(_shorten(label, _ROW), _ROW)
+        for count in row:
+            text += f' {count:{width}}'
+    return text
 
 
-def _commonest(labels: Sequence[str], counts: np.ndarray) -> str:
+def _list_commonest(labels: Sequence[str], counts: np.ndarray) -> str:
     wrong = counts * (1 - np.eye(len(labels), dtype=np.int64))
     order = np.argsort(-wrong, axis=None, kind='stable')[:_PAIRS]
-    lines = ['commonest mistakes: times, true -> answer']
+    text = 'commonest mistakes: times, true -> answer'
     for cell in order.tolist():
         true, answer = divmod(cell, len(labels))
         count = wrong[true, answer]
         if count:
-            lines.append(f'{count:8} {_cut(labels[true], 33)} -> {_cut(labels[answer], 33)}')
-    return '\n'.join(lines) if lines[1:] else 'no mistakes'
+            text += f'\n{count:8} {_shorten(labels[true], 33)} -> {_shorten(labels[answer], 33)}'
+    return text if wrong.any() else 'no mistakes'
 
 
-def _width(text: str) -> int:
+def _count_columns(text: str) -> int:
     """Return the columns that a text takes: ideographs take two."""
     return sum(2 if unicodedata.east_asian_width(sign) in 'WF' else 1 for sign in text)
 
 
-def _cut(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     """Return a text of at most `width` columns, in one line."""
     text = ' '.join(text.split())
-    if _width(text) <= width:
+    if _count_columns(text) <= width:
         return text
-    while _width(text) >= width:
+    while _count_columns(text) >= width:
         text = text[:-1]
     return f'{text}…'
 
 
-def _right(text: str, width: int) -> str:
-    return ' ' * (width - _width(text)) + text
+def _align_right(text: str, width: int) -> str:
+    return ' ' * (width - _count_columns(text)) + text

@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text import encodings, formats, hub, parquet, tfds_files
+from bert_jax.input_pipeline.text import data_sets, encodings, formats
 from bert_jax.input_pipeline.text.files import iterate_chunks, iterate_unpacked, open_file
 from bert_jax.input_pipeline.text.formats import Format, NoText
 from bert_jax.input_pipeline.text.lines import (
@@ -317,7 +317,7 @@ _READERS: dict[Format | None, Callable] = {
     'text': _read_text,
     'jsonl': _read_jsonl,
     'wikiextractor': _read_wikiextractor,
-    'parquet': _make_reader(parquet.texts, '{unit.path} row {number}'),
-    'hf': _make_reader(hub.texts, 'hf:{unit.name} row {number}'),
-    'tfds': _make_reader(tfds_files.texts, '{unit.path} record at byte {number}'),
+    'parquet': _make_reader(data_sets.iterate_parquet_texts, '{unit.path} row {number}'),
+    'hf': _make_reader(data_sets.iterate_hub_texts, 'hf:{unit.name} row {number}'),
+    'tfds': _make_reader(data_sets.iterate_tfds_texts, '{unit.path} record at byte {number}'),
 }

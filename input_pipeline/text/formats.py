@@ -76,7 +76,7 @@ def detect_format(name: str, head: bytes, path: str, any_bytes: bool = False) ->
         raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")
 
     # It is text; which kind, its name or its first lines say.
-    kind = of_lines(name, head, path)
+    kind = detect_lines(name, head, path)
     if kind == 'docs':
         return 'wikiextractor'
     if kind == 'jsonl' or re.search(r'\.(jsonl|ndjson|json)(\.\w+)?$', name):
@@ -94,7 +94,9 @@ def detect_format(name: str, head: bytes, path: str, any_bytes: bool = False) ->
     return 'text'
 
 
-def of_lines(name: str, head: bytes, path: str) -> Literal['text', 'jsonl', 'docs', 'TSV', 'CSV']:
+def detect_lines(
+    name: str, head: bytes, path: str
+) -> Literal['text', 'jsonl', 'docs', 'TSV', 'CSV']:
     """Tell what the lines of a text file are; UserError for XML and HTML."""
     head = head[:HEAD_BYTES].removeprefix(b'\xef\xbb\xbf').lstrip()
     if head.startswith(b'<doc '):

@@ -91,11 +91,11 @@ class TextOptions:
         the default, so that equal jobs go on having equal manifests. What is refused by default
         makes no records: else they are those of `replace`.
         """
-        described = {
-            each.name: value
-            for each in fields(TextOptions)
-            if (value := getattr(self, each.name)) != each.default or each.name not in _LATER
-        }
+        described: dict[str, Any] = {}
+        for each in fields(TextOptions):
+            value = getattr(self, each.name)
+            if value != each.default or each.name not in _LATER:
+                described[each.name] = value
         return described | {'on_bad_utf8': self.on_bad_utf8 or 'replace'}
 
 
@@ -149,10 +149,13 @@ class Report:
         broken = self.broken_lines / max(1, self.watched_lines)
         limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB or {MAX_DOCUMENT_LINES:,} lines'
         warnings = (
-            (self.left_out, f'{len(self.left_out)} left out, not read: {_some(self.left_out)}'),
+            (
+                self.left_out,
+                f'{len(self.left_out)} left out, not read: {_show(self.left_out)}',
+            ),
             (
                 broken > _MANY_BROKEN,
-                f'{broken:.0%} of the lines look broken at a width, in {_some(self.broken_files)}:'
+                f'{broken:.0%} of the lines look broken at a width, in {_show(self.broken_files)}:'
                 ' each is taken for a sentence or paragraph of its own; --join_lines joins them'
                 ' (--documents=file where blank lines part paragraphs)',
             ),
@@ -168,23 +171,23 @@ class Report:
             ),
             (
                 self.empty_files,
-                f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}',
+                f'no text in {len(self.empty_files)} file(s): {_show(self.empty_files)}',
             ),
             (
                 self.bad_utf8,
                 f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped (--on_bad_utf8):'
-                f' {_some(self.bad_places, self.bad_utf8)}',
+                f' {_show(self.bad_places, self.bad_utf8)}',
             ),
             (
                 self.bad_records,
                 f'{self.bad_records.total()} record(s) left out as --on_bad_record=skip says'
-                f' ({_kinds(self.bad_records)}):'
-                f' {_some(self.bad_record_places, self.bad_records.total())}',
+                f' ({_tally(self.bad_records)}):'
+                f' {_show(self.bad_record_places, self.bad_records.total())}',
             ),
             (
                 self.textless,
-                f'{self.textless.total()} record(s) without text ({_kinds(self.textless)}), which'
-                f' are no documents: {_some(self.textless_places, self.textless.total())}',
+                f'{self.textless.total()} record(s) without text ({_tally(self.textless)}), which'
+                f' are no documents: {_show(self.textless_places, self.textless.total())}',
             ),
             (self.nul_bytes, f'{self.nul_bytes} NUL byte(s) removed'),
             (
@@ -200,11 +203,11 @@ class Report:
         return [text for happened, text in warnings if happened]
 
 
-def _kinds(counts: Counter[str]) -> str:
+def _tally(counts: Counter[str]) -> str:
     return ', '.join(f'{count} {kind}' for kind, count in sorted(counts.items()))
 
 
-def _some(names: list[str], total: int = 0) -> str:
+def _show(names: list[str], total: int = 0) -> str:
     more = max(total, len(names)) > _EXAMPLES
     return ', '.join(names[:_EXAMPLES]) + (' ...' if more else '')
 

@@ -1,7 +1,7 @@
 """Texts for a trained model, one record at a time: lines, TSV, CSV or JSON lines.
 
 They may be compressed. Owns how records of any number are streamed, and that a bad one is a record
-of its own (rows.py has the words). A record is a dictionary of role -> text (or list of texts, in
+of its own (tables.py has the words). A record is a dictionary of role -> text (or list of texts, in
 JSON). Must not know what roles mean. Labelled examples of a task are tables.py's.
 """
 
@@ -18,7 +18,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text import encodings, rows
+from bert_jax.input_pipeline.text import encodings
 from bert_jax.input_pipeline.text.encodings import plain_name
 from bert_jax.input_pipeline.text.files import (
     changed,
@@ -28,8 +28,8 @@ from bert_jax.input_pipeline.text.files import (
     open_file,
     read_state,
 )
-from bert_jax.input_pipeline.text.formats import of_lines
-from bert_jax.input_pipeline.text.rows import BadRecord
+from bert_jax.input_pipeline.text.formats import detect_lines
+from bert_jax.input_pipeline.text.tables import BadRecord, Wanted, read_lines, read_records
 
 Records = Iterator[tuple[int, dict[str, Any] | BadRecord]]  # with the number of a record's line
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
@@ -178,7 +178,7 @@ class Reader:
 
     def _refuse_other(self, head: bytes) -> None:
         """Raise UserError for a file of text whose lines are no texts, by its first bytes."""
-        kind = of_lines(self.path, head, self.path)
+        kind = detect_lines(self.path, head, self.path)
         if kind != 'text' and not self._form_given:
             what = f'{kind}: end its name in .{kind.lower()}'
             if kind == 'docs':
@@ -201,13 +201,16 @@ class Reader:
         # A role's column is the user's, or the one that is called as the role.
         given = self.columns or {}
         columns = {role: given.get(role, role) for role in (*self.required, *self.optional)}
+        # An optional role may be absent, but not from a table where the user has named its column.
+        optional = set(self.optional)
+        if self.form != 'jsonl':
+            optional -= set(given)
         mend = '; name it as in --columns={}=NAME'
+        wanted = Wanted(self.path, columns, optional, self.header, mend)
         if self.form == 'jsonl':
-            yield from rows.of_records(lines, columns, self.optional, mend)
-            return
-        # An optional role may be absent, unless the user has named its column.
-        optional = set(self.optional) - set(given)
-        yield from rows.of_lines(lines, self.form, columns, optional, self.header, self.path, mend)
+            yield from read_records(lines, wanted)
+        else:
+            yield from read_lines(lines, self.form, wanted)
 
 
 def parse_columns(text: str | Mapping[str, str | int]) -> dict[str, str | int]:

@@ -1,28 +1,36 @@
-"""A task's files as rows of named columns: TSV, CSV, JSON lines, parquet and data sets.
+"""Rows of named columns: how TSV, CSV and JSON are cut, and the tables of a task's files.
 
-Data sets are those of tensorflow-datasets, and of the Hugging Face Hub by hf:NAME:SPLIT.
-
-This file owns which file is read as what, and that the first bad row refuses it, by file and line
-(rows.py has the words). It must not know what the columns mean. record_files.py reads text of any
-length to be answered, where a bad row is a record of its own.
+What is wrong with a row is a BadRecord with the words for it, without the line. A `Table` refuses
+the file there, by file and line; record_files.py, which reads text of any length to be answered,
+gives a bad record of that line alone. TSV has no quoting, as GLUE (a quote is a character like any
+other, a row is a line); CSV has RFC 4180 quoting. A table may also be parquet, or a data set of
+tensorflow-datasets, or one of the Hugging Face Hub by hf:NAME:SPLIT. This file owns which file is
+read as what. It must not know what columns mean.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import itertools
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.randomness import digest64
-from bert_jax.input_pipeline.text import hub, parquet, rows
-from bert_jax.input_pipeline.text.encodings import parse_json, plain_name, read_utf8
-from bert_jax.input_pipeline.text.rows import BadRecord, Cell, Column
+from bert_jax.input_pipeline.text.data_sets import (
+    is_hub_name,
+    iterate_hub_rows,
+    iterate_parquet_rows,
+    iterate_tfds_rows,
+)
+from bert_jax.input_pipeline.text.encodings import parse_json, plain_name, read_utf8, well_formed
 
 FORMATS = ('tsv', 'csv', 'jsonl', 'parquet')
 SUFFIXES = {
@@ -34,6 +42,210 @@ SUFFIXES = {
     '.parquet': 'parquet',
 }
 _OF_RECORDS = ('jsonl', 'parquet')  # whose rows have names, and no width
+Column = str | int  # its name, or its number from 0
+Columns = Mapping[str, Column | list[Column]]  # role -> its column, or its columns
+# A list where the column is one of a JSON or tensorflow-datasets record, or a list of columns.
+Cell = str | list[str]
+P = TypeVar('P')  # where a record is: the number of its line, or words
+_SHOWN = 200  # characters of a list of names
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """What is wrong with a line, in words."""
+
+    reason: str
+
+
+Lines = Iterable[tuple[int, str | BadRecord]]  # (number, line without its end)
+Cells = Iterator[tuple[int, list[str] | BadRecord]]  # (number of a row's first line, cells)
+Row = dict[str, Cell] | BadRecord  # {role: its cell}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of the rows of a file.
+
+    Attributes:
+      path: what errors call the file.
+      columns: role -> its column, or its columns; of a record its entry, `a.b` for b inside a.
+      optional: roles that are left out where their columns are absent, or entries null.
+      header: whether the first row has names and is no record.
+      mend: how the user names the column of a role, which is put in place of {}.
+    """
+
+    path: str
+    columns: Columns
+    optional: Collection[str]
+    header: bool = True
+    mend: str = ''
+
+
+def read_records(entries: Iterable[tuple[P, Any]], wanted: Wanted) -> Iterator[tuple[P, Row]]:
+    """Yield (location, {role: its cell}) of each entry: a mapping, JSON of one, or a BadRecord."""
+    for location, entry in entries:
+        try:
+            if isinstance(entry, BadRecord):
+                yield location, entry
+            elif not isinstance(entry, str):
+                yield location, _read_cells(entry, wanted)
+            elif entry.strip():
+                yield location, _read_cells(parse_json(entry), wanted)
+        except ValueError as error:
+            # the parser counts the lines of what it is given, which is one line of the file
+            yield location, BadRecord(str(error).replace('line 1 column', 'column'))
+
+
+def read_lines(lines: Lines, form: str, wanted: Wanted) -> Iterator[tuple[int, Row]]:
+    """Yield (number of its line, {role: its cell}) of each row of TSV or CSV, as `form` says.
+
+    Raises:
+      UserError: the first row cannot be read, and so no other one; or the quotes of CSV went wrong.
+    """
+    # The first row, be it names or a record, settles the width and where the columns are.
+    indices, width = None, 0
+    for number, cells in cut_cells(lines, form, wanted.path):
+        if isinstance(cells, BadRecord):
+            if indices is None:
+                raise UserError(f'{wanted.path}:{number}: {cells.reason}')
+            yield number, cells
+            continue
+        if indices is None:
+            indices, width = _find_columns(cells, wanted), len(cells)
+            if wanted.header:
+                continue
+        if len(cells) != width:
+            hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
+            reason = f'{len(cells)} columns where the first line has {width} ({hint})'
+            yield number, BadRecord(reason)
+            continue
+        row: dict[str, Cell] = {}
+        for role, index in indices.items():
+            row[role] = [cells[i] for i in index] if isinstance(index, list) else cells[index]
+        yield number, row
+
+
+def cut_cells(lines: Lines, form: str, path: str) -> Cells:
+    """Yield (number of its first line, cells) of each row of TSV or CSV, the header's too."""
+    if form == 'csv':
+        yield from _read_csv(lines, path)
+        return
+    for number, line in lines:
+        if isinstance(line, BadRecord):
+            yield number, line
+        elif line.removesuffix('\r'):
+            yield number, line.removesuffix('\r').split('\t')
+
+
+def _read_csv(lines: Lines, path: str) -> Cells:
+    """Yield (number of its first line, cells) of each row that is not empty, by RFC 4180.
+
+    Cells are parted by semicolons where the first line has those and no comma, as spreadsheets
+    write them in most of Europe.
+    """
+    # The library's own limit of 128 KiB a cell would refuse long contexts.
+    csv.field_size_limit(2**31 - 1)
+    lines = iter(lines)
+    first = list(itertools.islice(lines, 1))
+    is_european = all(';' in str(line) and ',' not in str(line) for _, line in first)
+    texts = (f'{line}\n' for _, line in itertools.chain(first, lines))
+    rows, begin = csv.reader(texts, delimiter=';' if is_european else ',', strict=True), 1
+    try:
+        for cells in rows:
+            if cells:
+                # half characters are what is left of bytes that are no UTF-8
+                if all(map(well_formed, cells)):
+                    yield begin, cells
+                else:
+                    yield begin, BadRecord('bytes that are not UTF-8 in it')
+            begin = rows.line_num + 1
+    except csv.Error as error:
+        # A quote that is not closed swallows the lines that follow: the row's first line has it.
+        raise UserError(
+            f'{path}:{begin}: not CSV ({error}); a file without quoting is of the format tsv'
+        ) from None
+
+
+def _find_columns(first: list[str], wanted: Wanted) -> dict[str, int | list[int]]:
+    """Return role -> number or numbers of its columns, by the first row."""
+    indices: dict[str, int | list[int]] = {}
+    for role, of_role in wanted.columns.items():
+        # A role of several columns (the endings of a choice) is there only with all of them.
+        several = of_role if isinstance(of_role, list) else [of_role]
+        present = []
+        for column in several:
+            if wanted.header and isinstance(column, str) and first.count(column) > 1:
+                raise UserError(
+                    f'{wanted.path}: {first.count(column)} columns are named {column!r}: '
+                    'give the place of the one that is meant, from 0'
+                )
+            if isinstance(column, int) and -len(first) <= column < len(first):
+                present.append(column)  # from the end, too: -1 is the last
+            elif wanted.header and column in first:
+                present.append(first.index(column))
+            elif role not in wanted.optional:
+                names = f': {", ".join(first)[:_SHOWN]}' if wanted.header else ' without names'
+                raise UserError(
+                    f'{wanted.path}: no column {column!r} for {role!r}; it has {len(first)}{names}'
+                    + wanted.mend.format(role)
+                )
+        if len(present) == len(several):
+            indices[role] = present if isinstance(of_role, list) else present[0]
+    return indices
+
+
+def _read_cells(record: Any, wanted: Wanted) -> dict[str, Cell]:
+    """Return {role: its cell} of a record of JSON or tensorflow-datasets.
+
+    Raises:
+      ValueError: an entry is absent, or is neither text nor number nor a list of these.
+    """
+    if not isinstance(record, Mapping):
+        raise ValueError('not a JSON object')
+    # Role by role, one column or several; all of a role's columns, or the role is absent.
+    row: dict[str, Cell] = {}
+    for role, of_role in wanted.columns.items():
+        several = of_role if isinstance(of_role, list) else [of_role]
+        values = [_get_entry(record, column) for column in several]
+        if None not in values:
+            value = values if isinstance(of_role, list) else values[0]
+            if isinstance(value, list):
+                row[role] = [_check_text(item, role) for item in value]
+            else:
+                row[role] = _check_text(value, role)
+        elif role not in wanted.optional:
+            # Two mistakes that look alike: the entry is there and null, or it is not there.
+            column = several[values.index(None)]
+            if column in record:
+                raise ValueError(f'{column!r} for {role!r} is null: must be a text')
+            names = ', '.join(map(str, record))[:_SHOWN] or 'nothing'
+            raise ValueError(
+                f'no {column!r} for {role!r}; it has {names}{wanted.mend.format(role)}'
+            )
+    return row
+
+
+def _get_entry(record: Mapping, column: Column) -> Any:
+    """Return the entry of that name, or of `a.b` the entry b of a; None where there is none."""
+    # A name with a dot in it is meant as it stands, if there is one.
+    if column in record:
+        return record[column]
+    value: Any = record
+    for step in str(column).split('.'):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _check_text(value: Any, role: str) -> str:
+    if isinstance(value, list | dict) or value is None:
+        shown = json.dumps(value)[:100]
+        raise ValueError(f'{role!r} is not a text or a number, nor a list of these: {shown}')
+    if isinstance(value, str) and not well_formed(value):
+        raise ValueError(f'{role!r} holds half a character ({ascii(value)[:100]})')
+    return str(value)
+
+
+# ---- tables
 
 
 class Part(NamedTuple):
@@ -94,16 +306,6 @@ class Table:
         """Return what errors call it."""
         return f'tfds:{self.tfds}' if self.tfds else self.path
 
-    @property
-    def _read(self) -> dict[str, Column | list[Column]]:
-        """Return role -> column of all that is read of a row, and so also what `only` needs."""
-        # Without a header it is a number, which is a text too where it names an entry of JSON.
-        columns = dict(self.columns)
-        for name in self.only:
-            is_number = not self.header and re.fullmatch(r'-?\d+', name)
-            columns[_only(name)] = int(name) if is_number else name
-        return columns
-
     def rows(
         self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -155,7 +357,7 @@ class Table:
                     raise UserError(f'{location}: not a JSON object')
                 yield entry
             return
-        for number, cells in rows.cells_of_lines(self._lines(), self._form, self.path):
+        for number, cells in cut_cells(self._lines(), self._form, self.path):
             if isinstance(cells, BadRecord):
                 raise UserError(f'{self.path}:{number}: {cells.reason}')
             yield cells
@@ -163,7 +365,7 @@ class Table:
     @property
     def _form(self) -> str:
         """Return the format of the file; a data set has records, as jsonl has."""
-        if self.tfds or hub.is_meant(self.path):
+        if self.tfds or is_hub_name(self.path):
             return 'jsonl'
         form = self.format or SUFFIXES.get(os.path.splitext(plain_name(self.path))[1], '')
         if form not in FORMATS:
@@ -173,14 +375,18 @@ class Table:
             )
         return form
 
-    def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell] | BadRecord]]:
-        """Yield ('file:line', what is wanted of the row) of each row."""
-        form = self._form
-        if form in _OF_RECORDS:
-            yield from rows.of_records(self._records(), self._read, optional)
+    def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, Row]]:
+        """Yield ('file:line', what is wanted of the row, and what `only` needs) of each row."""
+        # Without a header it is a number, which is a text too where it names an entry of JSON.
+        columns = dict(self.columns)
+        for name in self.only:
+            is_number = not self.header and re.fullmatch(r'-?\d+', name)
+            columns[_only(name)] = int(name) if is_number else name
+        wanted = Wanted(self.path, columns, optional, self.header)
+        if self._form in _OF_RECORDS:
+            yield from read_records(self._records(), wanted)
             return
-        of_lines = rows.of_lines(self._lines(), form, self._read, optional, self.header, self.path)
-        for number, row in of_lines:
+        for number, row in read_lines(self._lines(), self._form, wanted):
             yield f'{self.path}:{number}', row
 
     def _lines(self) -> Iterator[tuple[int, str]]:
@@ -192,14 +398,12 @@ class Table:
         """Yield ('file:line', JSON) of each line, or the entries of a JSON list or a data set."""
         # Entries have no lines of their own, so they are named by number.
         if self.tfds:
-            from bert_jax.input_pipeline.text.tfds_files import records
-
-            all_records = records(self.tfds, self.split, self.path, self.class_names)
-            for number, record in enumerate(all_records):
+            rows = iterate_tfds_rows(self.tfds, self.split, self.path, self.class_names)
+            for number, record in enumerate(rows):
                 yield f'tfds:{self.tfds}:{number}', record
             return
-        if hub.is_meant(self.path) or self._form == 'parquet':
-            read = hub.records if hub.is_meant(self.path) else parquet.records
+        if is_hub_name(self.path) or self._form == 'parquet':
+            read = iterate_hub_rows if is_hub_name(self.path) else iterate_parquet_rows
             for number, record in enumerate(read(self.path)):
                 yield f'{self.path}: row {number}', record
             return

@@ -18,7 +18,7 @@ from typing import BinaryIO
 import numpy as np
 
 from bert_jax.configs.errors import UserError, reading
-from bert_jax.input_pipeline.text import hub, parquet, tfds_files
+from bert_jax.input_pipeline.text import data_sets
 from bert_jax.input_pipeline.text.files import (
     CHUNK,
     Compression,
@@ -142,34 +142,28 @@ def units(
     patterns = dict.fromkeys([pattern] if isinstance(pattern, str) else pattern)
     divided: list[AnyUnit] = []
     given = []
-    for text in sorted(patterns, key=hub.is_meant):  # those of the Hub come last
+    for text in sorted(patterns, key=data_sets.is_hub_name):  # those of the Hub come last
         if text.startswith('tfds:'):
-            divided += _tfds_units(text, options)
-        elif hub.is_meant(text):
+            # A unit a file: a TFRecord file cannot be entered in its middle.
+            for path in data_sets.find_tfds_files(text, options.text_column):
+                now = read_state(str(path))
+                unit = Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now)
+                divided.append(unit)
+        elif data_sets.is_hub_name(text):
             taken = {file.name for unit in divided for file in unit.files()}
-            divided += _hub_units(text, options, taken)
+            shards = data_sets.find_hub_shards(text, options.text_column)
+            if taken & set(shards.names):
+                raise UserError(f'{text}: another input has this name too: give its folder another')
+            # A unit a shard, as the library divides the data set.
+            for i, name in enumerate(shards.names):
+                size, version = shards.bytes, shards.version
+                divided.append(Unit(shards.path, name, i, size, 'hf', None, True, version=version))
         else:
             given.append(text)
     if given:
         listing = matching(given, left_out)
         divided += _file_units(listing, options, unit_bytes)
     return divided
-
-
-def _tfds_units(pattern: str, options: TextOptions) -> Iterator[Unit]:
-    """Yield a unit a file: a TFRecord file cannot be entered in its middle."""
-    for path in tfds_files.find(pattern, options.text_column):
-        now = read_state(str(path))
-        yield Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now)
-
-
-def _hub_units(pattern: str, options: TextOptions, taken: set[str]) -> Iterator[Unit]:
-    """Yield a unit a shard, as the library divides the data set; `taken` are names of others."""
-    shards = hub.find(pattern, options.text_column)
-    if taken & set(shards.names):
-        raise UserError(f'{pattern}: another input has this name too: give its folder another')
-    for i, name in enumerate(shards.names):
-        yield Unit(shards.path, name, i, shards.bytes, 'hf', None, True, version=shards.version)
 
 
 def _file_units(listing: Listing, options: TextOptions, unit_bytes: int) -> Iterator[AnyUnit]:
@@ -229,7 +223,7 @@ def detect_formats(file: Unit, options: TextOptions) -> list[Unit]:
                 f'{file.path}: is a parquet file inside {compression}: unpack it, for parquet'
                 ' compresses by itself'
             )
-        groups = parquet.row_groups(file.path, options.text_column) or [0]
+        groups = data_sets.find_row_groups(file.path, options.text_column) or [0]
         return [
             dataclasses.replace(file, start=i, bytes=size, whole=len(groups) == 1)
             for i, size in enumerate(groups)
@@ -239,7 +233,7 @@ def detect_formats(file: Unit, options: TextOptions) -> list[Unit]:
 def require_unchanged(file: Unit) -> None:
     """Raise UserError for a file that has changed since it was listed."""
     if file.format == 'hf':
-        hub.require_unchanged(file.path, file.version)
+        data_sets.require_unchanged_shards(file.path, file.version)
     elif file.state is not None:
         with reading(file.path, 'it was there before; put it back'):
             now = read_state(file.path)

@@ -35,7 +35,7 @@ from bert_jax.input_pipeline.tokenizer.fast import (
     library,
     parts_at_space,
 )
-from bert_jax.input_pipeline.tokenizer.foreign_directories import ROBERTA_TOKENS, byte_bpe_content
+from bert_jax.input_pipeline.tokenizer.foreign_directories import ROBERTA_TOKENS, format_byte_bpe
 from bert_jax.input_pipeline.tokenizer.normalizer import SPACES, replace_halves
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer as Base
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import Layout
@@ -45,22 +45,22 @@ _SPLITTER = pre_tokenizers.ByteLevel(add_prefix_space=False)
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
-def stretches(text: str) -> list[str]:
+def cut_stretches(text: str) -> list[str]:
     """Return a text cut before each run of white space; joined again they are the text."""
     return _STRETCH_RE.findall(replace_halves(text))
 
 
-def words_of(stretch: str) -> list[str]:
+def cut_words(stretch: str) -> list[str]:
     """Return what merges stay within: letters, digits or signs, with the space before them."""
     return [stretch[start:end] for _, (start, end) in _SPLITTER.pre_tokenize_str(stretch)]
 
 
-def spelled_in_bytes(word: str) -> str:
-    """Return the letters that stand for the bytes of one of `words_of`."""
+def spell_in_bytes(word: str) -> str:
+    """Return the letters that stand for the bytes of one of `cut_words`."""
     return ''.join(letters for letters, _ in _BYTES.pre_tokenize_str(word))
 
 
-def composed_json(
+def make_composed_json(
     entries: Sequence[str], merges: Iterable[Sequence[str]], add_prefix_space: bool
 ) -> bytes:
     """Return a tokenizer.json by ModernBERT's rules: composed text, special tokens behind.
@@ -68,7 +68,7 @@ def composed_json(
     Its rows are [CLS] A [SEP] B [SEP], all of one segment.
     """
     pad, unk, cls, sep, mask = SPECIAL_TOKENS.values()
-    engine = _engine(entries, merges, add_prefix_space)
+    engine = _make_engine(entries, merges, add_prefix_space)
     engine.normalizer = normalizers.NFC()
     _add_special(engine, (unk, cls, sep, pad), mask)
     engine.post_processor = processors.TemplateProcessing(
@@ -79,7 +79,7 @@ def composed_json(
     return json.dumps(json.loads(engine.to_str()), ensure_ascii=False, sort_keys=True).encode()
 
 
-def _engine(
+def _make_engine(
     entries: Sequence[str], merges: Iterable[Sequence[str]], add_prefix_space: bool
 ) -> Tokenizer:
     """Return the library's tokenizer of a vocabulary, which adds no special tokens."""
@@ -113,19 +113,19 @@ class ByteBpe(LibraryModel):
 
         # Special tokens are not searched for in text, and none are put around it.
         with library(name):
-            self._use(self._library_tokenizer(self._prefix_space))
-            self._stretch_engine = self._library_tokenizer(add_prefix_space=False)
+            self._use(self._make_library_tokenizer(self._prefix_space))
+            self._stretch_engine = self._make_library_tokenizer(add_prefix_space=False)
         self._parted = not self._prefix_space and parts_at_space(self._added)
 
         # Added tokens begin a word as special ones do.
         self._whole = {*self.special_tokens, *(token['content'] for token in self._added)}
         self.starts_word = np.array(
-            [t in self._whole or self._text([t])[:1].isspace() for t in self.entries]
+            [t in self._whole or self._spell([t])[:1].isspace() for t in self.entries]
         )
 
-    def _library_tokenizer(self, add_prefix_space: bool) -> Tokenizer:
+    def _make_library_tokenizer(self, add_prefix_space: bool) -> Tokenizer:
         # The post-processor trims a piece's place by the space before it, and adds nothing.
-        engine = _engine(self._listed, self._merges, add_prefix_space)
+        engine = _make_engine(self._listed, self._merges, add_prefix_space)
         engine.post_processor = processors.ByteLevel(
             add_prefix_space=add_prefix_space, trim_offsets=True
         )
@@ -134,14 +134,14 @@ class ByteBpe(LibraryModel):
         return engine
 
     def ids(self, word: str) -> list[int]:
-        """Return the ids of one of `stretches`."""
+        """Return the ids of one of `cut_stretches`."""
         return self._stretch_engine.encode(word, add_special_tokens=False).ids
 
     def split(self, text: str) -> list[str]:
-        """Return `stretches`, with the space before the text where the vocabulary wants one."""
+        """Return `cut_stretches`, with the space before the text where the vocabulary wants one."""
         if self._prefix_space and text and text[0] != ' ':
             text = f' {text}'
-        return stretches(text)
+        return cut_stretches(text)
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
         # Added tokens are searched for in the whole text; without any, stretches are remembered.
@@ -172,13 +172,13 @@ class ByteBpe(LibraryModel):
         """The same with a space before each text."""
         if self._prefix_space:
             return self
-        content = byte_bpe_content(self._listed, self._merges, True, self._added)
+        content = format_byte_bpe(self._listed, self._merges, True, self._added)
         return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (id, start, end, whether a word begins there) of each piece of a text.
 
-        The place that it was made from has no space; a word (`words_of`) begins with its first
+        The place that it was made from has no space; a word (`cut_words`) begins with its first
         piece that is more than the space before it.
         """
         encoding = self._engine.encode(replace_halves(text), add_special_tokens=False)
@@ -189,7 +189,7 @@ class ByteBpe(LibraryModel):
                 begun.add(word)
             yield piece, start, end, begins
 
-    def _text(self, tokens: Sequence[str]) -> str:
+    def _spell(self, tokens: Sequence[str]) -> str:
         """Return the text of entries; U+FFFD where they are a part of a character."""
         # Added tokens are written as they are, not in letters for bytes.
         spell = decoders.ByteLevel().decode
@@ -201,11 +201,11 @@ class ByteBpe(LibraryModel):
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of pieces that follow each other."""
-        return self._text([self.entries[i] for i in ids])
+        return self._spell([self.entries[i] for i in ids])
 
     def spelled(self, ids: Iterable[int]) -> list[str]:
         """Return each entry as text, with the space before a word."""
-        return [self._text([self.entries[i]]) for i in ids]
+        return [self._spell([self.entries[i]]) for i in ids]
 
     def covered(self, characters: Iterable[str]) -> set[str]:
         """Return all of the characters: each has bytes."""
@@ -233,7 +233,7 @@ class ByteBpe(LibraryModel):
 
     def tokenizer_json(self) -> str:
         """Return a tokenizer.json with the same ids, and RoBERTa's rows <s> A </s></s> B </s>."""
-        engine = self._library_tokenizer(self._prefix_space)
+        engine = self._make_library_tokenizer(self._prefix_space)
         pad, unk, cls, sep, mask = self.special_tokens
         _add_special(engine, (cls, pad, sep, unk), mask)
         engine.post_processor = processors.RobertaProcessing(

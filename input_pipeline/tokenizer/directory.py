@@ -27,8 +27,8 @@ from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
     MAX_WORD_CHARS,
     Layout,
     iterate_steps,
+    make_wordpiece_json,
     read_rows,
-    wordpiece_json,
 )
 
 SPECIAL_TOKENS = {
@@ -260,7 +260,7 @@ def read_bert(path: epath.Path) -> Stated:
     # 3. A tokenizer.json to be run: the one that is there, or one made of our rules where only
     # tokens were added.
     require_special(special, entries, str(file))
-    ours = wordpiece_json(entries, special, casing)
+    ours = make_wordpiece_json(entries, special, casing)
     rules = directory.fast if foreign else {}
     return directory.compiled(rules, ours, entries, casing, directory.json_file)
 

@@ -55,14 +55,14 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     if tokenizer.refusal:
         raise UserError(f'only a WordPiece vocabulary can take new words: {tokenizer.refusal}')
 
-    entries, *counts = _with_words(tokenizer, words)
+    entries, *counts = _add_words(tokenizer, words)
     extended = Tokenizer.of_kind(
         tokenizer.kind, '\n'.join(entries).encode(), *_get_rules(tokenizer)
     )
     return Extended(extended, *counts)
 
 
-def _with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
+def _add_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], int, int, int]:
     """Return the entries with new ones; how many took slots, were appended, were there."""
     entries, given = list(tokenizer.entries), list(dict.fromkeys(words))
     old = set(entries)
@@ -95,7 +95,7 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
             )
 
     # What is an entry already keeps its id, and is only looked for from now on.
-    entries, *counts = _with_words(tokenizer, given)
+    entries, *counts = _add_words(tokenizer, given)
     ids = {entry: i for i, entry in enumerate(entries)}
 
     # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
@@ -148,7 +148,9 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], file: str) -> list[str
     # Cased and cut as text will be: an entry that no text is cut into would never be found.
     words = []
     for number, line in enumerate(lines, 1):
-        pieces = [token for word in line.split() for token in tokenizer.normalizer.split(word)]
+        pieces: list[str] = []
+        for word in line.split():
+            pieces += tokenizer.normalizer.split(word)
         if len(pieces) > 1:
             raise UserError(
                 f'{file}:{number}: {line.strip()!r} is {len(pieces)} words to this tokenizer'
@@ -161,7 +163,7 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], file: str) -> list[str
     return words
 
 
-def worthwhile(
+def choose_new_words(
     tokenizer: Tokenizer, counts: Mapping[str, int], number: int, min_frequency: int
 ) -> list[str]:
     """Return the `number` words whose entries would save most pieces in a text of these words.
@@ -180,7 +182,7 @@ def worthwhile(
     return sorted(gains, key=lambda word: (-gains[word], word))[:number]
 
 
-def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
+def find_new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     """Return {id in `new` of an entry that `old` lacks: the old ids that spell it, or none}.
 
     Raises:
@@ -236,7 +238,6 @@ def _is_marked(old: Tokenizer, new: Tokenizer) -> bool:
 
 
 def _word_casing(tokenizer: Tokenizer) -> str:
-    lower, accents = (
-        '' if on else 'not ' for on in (tokenizer.lower_case, tokenizer.strip_accents)
-    )
+    lower = '' if tokenizer.lower_case else 'not '
+    accents = '' if tokenizer.strip_accents else 'not '
     return f'{lower}lower-cased, accents {accents}stripped'

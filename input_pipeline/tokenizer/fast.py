@@ -128,9 +128,9 @@ class LibraryModel(Tokenizer):
     @functools.cached_property
     def for_words(self) -> Tokenizer:
         """The same with a space before each text, where that changes what it is cut into."""
-        if _cut(self._engine, 'a') == _cut(self._engine, ' a'):
+        if _pre_tokenize(self._engine, 'a') == _pre_tokenize(self._engine, ' a'):
             return self
-        vocabulary = json.dumps(_spaced(json.loads(self.vocabulary)), ensure_ascii=False)
+        vocabulary = json.dumps(_add_space(json.loads(self.vocabulary)), ensure_ascii=False)
         content = vocabulary.encode('utf-8', 'surrogatepass')
         return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
@@ -144,13 +144,9 @@ class LibraryModel(Tokenizer):
             return self._engine.encode(replace_halves(word), add_special_tokens=False).ids
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:
-        return self._run_on(self._engine, texts)
-
-    def _run_on(self, engine: tokenizers.Tokenizer, texts: Iterable[str]) -> list[np.ndarray]:
+        whole = list(map(replace_halves, texts))
         with library('a text', 'encode'):
-            encodings = engine.encode_batch(
-                list(map(replace_halves, texts)), add_special_tokens=False
-            )
+            encodings = self._engine.encode_batch(whole, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> Iterator[tuple[int, int, int, bool]]:
@@ -178,7 +174,7 @@ def library(name: str, does: str = 'read') -> Iterator[None]:
         ) from error
 
 
-def _cut(engine: tokenizers.Tokenizer, text: str) -> list[str]:
+def _pre_tokenize(engine: tokenizers.Tokenizer, text: str) -> list[str]:
     """Return what a text is cut into before the model has it."""
     if engine.normalizer is not None:
         text = engine.normalizer.normalize_str(text)
@@ -187,7 +183,7 @@ def _cut(engine: tokenizers.Tokenizer, text: str) -> list[str]:
     return [part for part, _ in engine.pre_tokenizer.pre_tokenize_str(text)]
 
 
-def _spaced(rules: dict[str, Any]) -> dict[str, Any]:
+def _add_space(rules: dict[str, Any]) -> dict[str, Any]:
     """Return a tokenizer.json that puts a space before each text, or word of a list."""
     # What trims a piece's place must not take that space for one of the text.
     for step in iterate_steps(rules['post_processor']):

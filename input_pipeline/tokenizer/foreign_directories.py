@@ -34,9 +34,9 @@ from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
     WORD_MARK,
     Layout,
+    add_marks,
     iterate_steps,
     read_rows,
-    with_marks,
 )
 from bert_jax.input_pipeline.wire import fields
 
@@ -88,7 +88,7 @@ def read_albert(path: epath.Path) -> Stated:
     source = next(
         path / file for file in ('tokenizer.json', *_ALBERT_FILES) if (path / file).exists()
     )
-    pieces, charsmap = _pieces_of_json(fast) if fast else _pieces_of_model(source)
+    pieces, charsmap = _read_json_pieces(fast) if fast else _read_model_pieces(source)
     entries = [piece for piece, _ in pieces]
     require_special(special, entries, str(source), 'an ALBERT')
     directory.require_rows('an ALBERT')
@@ -100,11 +100,11 @@ def read_albert(path: epath.Path) -> Stated:
     if is_class:
         strips = not keeps
     casing = Normalizer(config.get('do_lower_case') is not False, strips)
-    ours = albert_json(pieces, charsmap, casing, special)
+    ours = make_albert_json(pieces, charsmap, casing, special)
     return directory.compiled({} if is_class else fast, ours, entries, casing, source)
 
 
-def _pieces_of_json(fast: Mapping[str, Any]) -> Pieces:
+def _read_json_pieces(fast: Mapping[str, Any]) -> Pieces:
     """Return the pieces of a tokenizer.json with their scores, and its table of characters."""
     pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
     for step in iterate_steps(fast.get('normalizer')):
@@ -113,14 +113,14 @@ def _pieces_of_json(fast: Mapping[str, Any]) -> Pieces:
     return pieces, b''
 
 
-def _pieces_of_model(file: epath.Path) -> Pieces:
+def _read_model_pieces(file: epath.Path) -> Pieces:
     """Return the pieces of ALBERT's SentencePiece model with scores, and its character table.
 
     A piece of digits and a comma is all but ruled out, as in the tokenizer.json files of released
     ALBERTs: Google's own code takes such a piece apart again (tokenization.py, encode_pieces).
     """
     try:
-        pieces, charsmap = pieces_of(file.read_bytes())
+        pieces, charsmap = read_pieces(file.read_bytes())
     except (ValueError, struct.error) as error:
         raise UserError(f'{file}: not a SentencePiece model of unigram pieces ({error})') from error
     for i, (piece, score) in enumerate(pieces):
@@ -129,13 +129,13 @@ def _pieces_of_model(file: epath.Path) -> Pieces:
     return pieces, charsmap
 
 
-def pieces_of(model: bytes) -> Pieces:
+def read_pieces(model: bytes) -> Pieces:
     """Return the pieces of a model with their scores, by id, and its table of characters.
 
     Raises:
       ValueError: it is no model of the unigram kind.
     """
-    kind, charsmap = model_settings(model)
+    kind, charsmap = read_model_settings(model)
     pieces = []
     for _, piece in fields(model, 1):
         parts = {1: b'', 2: bytes(4)} | dict(fields(piece, 1, 2))
@@ -145,7 +145,7 @@ def pieces_of(model: bytes) -> Pieces:
     return pieces, charsmap
 
 
-def albert_json(
+def make_albert_json(
     pieces: Sequence[tuple[str, float]],
     charsmap: bytes,
     casing: Normalizer,
@@ -172,10 +172,10 @@ def albert_json(
     tokenizer.normalizer = normalizers.Sequence(rules)
     marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
-    return with_marks(tokenizer, special_tokens)
+    return add_marks(tokenizer, special_tokens)
 
 
-def model_settings(model: bytes) -> tuple[int, bytes]:
+def read_model_settings(model: bytes) -> tuple[int, bytes]:
     """Return trainer_spec.model_type and normalizer_spec.precompiled_charsmap of a model."""
     # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
     # means unigram.
@@ -213,7 +213,7 @@ _ROBERTA_MODEL = {
 }
 
 
-def byte_bpe_content(
+def format_byte_bpe(
     entries: Sequence[str],
     merges: Iterable[Sequence[str]],
     add_prefix_space: bool,
@@ -277,7 +277,7 @@ def read_roberta(path: epath.Path) -> Stated:
             source = file if fast else path / 'merges.txt'
             raise UserError(f'{source}: {merge!r} is no merge of two entries')
     added = directory.added_tokens(entries)
-    vocabulary = byte_bpe_content(entries, merges, _read_prefix_space(directory), added)
+    vocabulary = format_byte_bpe(entries, merges, _read_prefix_space(directory), added)
     return Stated('byte_bpe', vocabulary, Normalizer(False, False), directory.special, str(file))
 
 
@@ -326,7 +326,8 @@ def find_foreign_rules(directory: Directory) -> list[str]:
 def _read_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
     """Return entries by id and merges of a tokenizer.json, whose rules must be RoBERTa's."""
     fast, file, listed = directory.fast, directory.json_file, directory.path / 'vocab.json'
-    if parts := find_foreign_rules(directory):
+    parts = find_foreign_rules(directory)
+    if parts:
         raise UserError(
             f'{file}: {", ".join(parts)} is not as in the byte-level BPE of RoBERTa, with rows'
             ' of <s> A </s></s> B </s>: to have the file obeyed as it is, let it have a'
@@ -339,8 +340,10 @@ def _read_one_file(directory: Directory) -> tuple[list[str], list[Any]]:
         raise UserError(
             f'{file}: its entries are not those of vocab.json beside it: remove the wrong file'
         )
-    merges = fast['model'].get('merges') or []
-    return entries, [merge.split(' ') if isinstance(merge, str) else merge for merge in merges]
+    merges: list[Any] = []
+    for merge in fast['model'].get('merges') or []:
+        merges.append(merge.split(' ') if isinstance(merge, str) else merge)
+    return entries, merges
 
 
 def _read_prefix_space(directory: Directory) -> bool:

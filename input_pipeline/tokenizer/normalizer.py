@@ -167,9 +167,8 @@ def split_segments(word: str) -> list[tuple[int, int]]:
     """
     # Combining marks, and Hangul vowels and final consonants (U+1160 to U+11FF), go with what
     # comes before them.
-    starts = [
-        i
-        for i, c in enumerate(word)
-        if i == 0 or not (unicodedata.combining(c) or '\u1160' <= c <= '\u11ff')
-    ]
+    starts: list[int] = []
+    for i, char in enumerate(word):
+        if i == 0 or not (unicodedata.combining(char) or '\u1160' <= char <= '\u11ff'):
+            starts.append(i)
     return list(itertools.pairwise([*starts, len(word)]))

@@ -16,10 +16,10 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.foreign_directories import BPE, model_settings
+from bert_jax.input_pipeline.tokenizer.foreign_directories import BPE, read_model_settings
 from bert_jax.input_pipeline.tokenizer.normalizer import NOT_SPACE, split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, with_marks
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, add_marks
 from bert_jax.input_pipeline.wire import spans
 
 # A capital sigma at the end of a word. The library lower-cases characters one by one, and would
@@ -75,11 +75,10 @@ class SentencePiece(Tokenizer):
             return []
         bare = ''.join(word[i] for i in kept)
         cased = self.normalizer.compose(bare)
-        origin = [
-            (kept[start], kept[end - 1] + 1)
-            for start, end in split_segments(bare)
-            for _ in self.normalizer.compose(bare[start:end])
-        ]
+        origin: list[tuple[int, int]] = []
+        for start, end in split_segments(bare):
+            came_from = (kept[start], kept[end - 1] + 1)
+            origin += [came_from] * len(self.normalizer.compose(bare[start:end]))
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
 
@@ -99,7 +98,7 @@ class SentencePiece(Tokenizer):
 
         # The model's own table of characters goes along: Hugging Face must normalise exactly as it
         # did in training.
-        kind, charsmap = model_settings(self._processor.serialized_model_proto())
+        kind, charsmap = read_model_settings(self._processor.serialized_model_proto())
         unknown, cased = self._processor.unk_id(), self.normalizer
         model: models.Model
 
@@ -127,10 +126,10 @@ class SentencePiece(Tokenizer):
         tokenizer = Tokenizer(model)
         tokenizer.normalizer = normalizers.Sequence(rules)
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
-        return with_marks(tokenizer, self.special_tokens)
+        return add_marks(tokenizer, self.special_tokens)
 
 
-def with_exact_sums(model: bytes) -> bytes:
+def round_scores(model: bytes) -> bytes:
     """Return a unigram model with scores rounded to 1/1024, so that 32 bits hold exact sums.
 
     `00 0` and `0 00` cost the same, and which of them SentencePiece (32 bits) or Hugging Face (64)
@@ -159,10 +158,10 @@ def _find_merges(ids: dict[str, int]) -> list[tuple[str, str]]:
     Its ids fall with the score.
     """
     # Sorted by the id of what comes out, then by the parts'.
-    pairs = [
-        (ids[piece], ids[piece[:cut]], ids[piece[cut:]], piece[:cut], piece[cut:])
-        for piece in ids
-        for cut in range(1, len(piece))
-        if piece[:cut] in ids and piece[cut:] in ids
-    ]
+    pairs = []
+    for piece, number in ids.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in ids and right in ids:
+                pairs.append((number, ids[left], ids[right], left, right))
     return [(left, right) for _, _, _, left, right in sorted(pairs)]

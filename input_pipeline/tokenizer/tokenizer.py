@@ -1,9 +1,9 @@
 """Tokenizers: text to word-piece ids and back to places in the text, and their directories.
 
-Owns the interface of the kinds of vocabularies and their table; each kind is one class in a file of
-its own, and nothing else may ask which kind a tokenizer has. Owns the directory that holds a
-vocabulary with its casing, and the ids of special tokens. Knows nothing of special tokens around a
-sequence, of corpora, or of how a vocabulary is trained (vocabulary.py).
+Owns the interface of the kinds of vocabularies and their table; each kind is one class in a file
+beside this one, and nothing else may ask which kind a tokenizer has. Owns the directory that holds
+a vocabulary with its casing, and the ids of special tokens. Knows nothing of special tokens around
+a sequence, of corpora, or of how a vocabulary is trained (vocabulary.py).
 
 Text is never searched for special tokens: `[MASK]` in a sentence is `[`, `mask`, `]`.
 """
@@ -54,7 +54,7 @@ _CLASSES: dict[Kind, tuple[str, str]] = {
     'sentencepiece': ('sentencepiece_model', 'SentencePiece'),
     'compiled': ('fast', 'Compiled'),
     'byte_bpe': ('byte_bpe', 'ByteBpe'),
-    'words': ('words', 'Words'),
+    'words': ('wordpiece', 'Words'),
     'fast': ('fast', 'Fast'),
 }
 
@@ -202,7 +202,7 @@ class Tokenizer(abc.ABC):
         Args:
           kind: what sort of vocabulary it is.
           vocabulary: the content of vocab.txt, spm.model or words.txt, of tokenizer.json for
-            `compiled` and `fast`, or for `byte_bpe` what byte_bpe_content makes.
+            `compiled` and `fast`, or for `byte_bpe` what format_byte_bpe makes.
           normalizer: the casing.
           special_tokens: in the order of SPECIAL_TOKENS.
           name: what errors call the file.
@@ -415,7 +415,9 @@ class Tokenizer(abc.ABC):
 
     def covered(self, characters: Iterable[str]) -> set[str]:
         """Return those of some characters that the entries can spell."""
-        spelled = {c for e in self.entries[len(SPECIAL_TOKENS) :] for c in e.removeprefix('##')}
+        spelled: set[str] = set()
+        for entry in self.entries[len(SPECIAL_TOKENS) :]:
+            spelled.update(entry.removeprefix('##'))
         return spelled.intersection(characters)
 
     def close(self) -> Tokenizer:

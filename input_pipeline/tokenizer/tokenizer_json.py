@@ -44,7 +44,7 @@ def add_common_rules(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[s
     return tokenizer.to_str()
 
 
-def with_marks(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> str:
+def add_marks(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> str:
     """Return the tokenizer.json of some rules, which reads word marks and makes rows."""
     from tokenizers import decoders
 
@@ -52,7 +52,7 @@ def with_marks(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -
     return add_common_rules(tokenizer, special_tokens)
 
 
-def wordpiece_json(
+def make_wordpiece_json(
     entries: Sequence[str], special_tokens: Sequence[str], normalizer: Normalizer
 ) -> str:
     """Return a tokenizer.json with our rules in the library's terms.
@@ -142,8 +142,12 @@ def read_rows(fast: Mapping[str, Any], file: Any) -> tuple[str, str, Layout]:
 
 def iterate_steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield the steps of a part of a tokenizer.json, which may be a sequence of them."""
-    inner = [step for name in _STEPS for step in (part or {}).get(name) or ()]
-    for step in inner:
-        yield from iterate_steps(step)
-    if part and not inner:
+    if not part:
+        return
+    is_sequence = False
+    for name in _STEPS:
+        for step in part.get(name) or ():
+            is_sequence = True
+            yield from iterate_steps(step)
+    if not is_sequence:
         yield part

@@ -17,14 +17,14 @@ from typing import Any, ClassVar
 
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer import byte_bpe
-from bert_jax.input_pipeline.tokenizer import words as words_file
 from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS, Kind
 from bert_jax.input_pipeline.tokenizer.foreign_directories import (
     ROBERTA_FIRST_TOKENS,
     ROBERTA_TOKENS,
-    byte_bpe_content,
+    format_byte_bpe,
 )
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_passages, split_words
+from bert_jax.input_pipeline.tokenizer.wordpiece import CHARACTERS, format_words
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 from bert_jax.input_pipeline.wire import fields
 
@@ -83,7 +83,7 @@ class Trainer(abc.ABC):
         """Return what the user should hear of such a text."""
         return []
 
-    def _most_frequent(
+    def _choose_characters(
         self, characters: Counter[str], entries: Mapping[str, int], limit: int
     ) -> tuple[set[str], float]:
         """Return the most frequent characters, and the share of the text that they cover.
@@ -96,15 +96,15 @@ class Trainer(abc.ABC):
             room for words.
         """
         kept, covered, taken = set(), 0, 0
-        for char, count in _by_frequency(characters):
+        for char, count in _sort_by_frequency(characters):
             taken += entries[char]
-            if covered >= self._wanted(characters) or taken > limit:
+            if covered >= self._count_wanted(characters) or taken > limit:
                 break
             kept.add(char)
             covered += count
         return kept, covered / characters.total()
 
-    def _wanted(self, characters: Counter[str]) -> float:
+    def _count_wanted(self, characters: Counter[str]) -> float:
         return self._options.character_coverage * characters.total()
 
     @property
@@ -129,7 +129,7 @@ class WordPieceTrainer(Trainer):
 
         # Which characters get entries comes first, for it decides which words may be learnt from.
         characters = count_characters(counts)
-        kept, coverage = self._most_frequent(characters, entries, self._half)
+        kept, coverage = self._choose_characters(characters, entries, self._half)
         # a word with a character outside is [UNK] as a whole, so nothing is to be learnt from it
         usable = {word: count for word, count in counts.items() if kept.issuperset(word)}
         inside = {char for word in usable for char in word[1:]}
@@ -144,22 +144,23 @@ class WordPieceTrainer(Trainer):
             show_progress=False,
         )
         # The line is the id.
-        tokens = _by_id(_trained(models.WordPiece(unk_token='[UNK]'), trainer, usable))
+        tokens = _sort_by_id(_train_model(models.WordPiece(unk_token='[UNK]'), trainer, usable))
         if coverage < self._options.character_coverage:
-            tokens = self._filled_up(tokens, characters, entries)
+            tokens = self._fill_up(tokens, characters, entries)
         return '\n'.join(tokens).encode()
 
-    def _filled_up(
+    def _fill_up(
         self, tokens: list[str], characters: Counter[str], entries: Mapping[str, int]
     ) -> list[str]:
         """Return the tokens, and behind them further characters by falling frequency.
 
         Until the coverage that is wanted is reached, or the vocabulary is full: of ideographs, each
-        of which is a word, there are no pieces to fill it with. `entries`: as for `_most_frequent`.
+        of which is a word, there are no pieces to fill it with. `entries`: as for
+        `_choose_characters`.
         """
         filled, covered = dict.fromkeys(tokens), 0
-        for char, count in _by_frequency(characters):
-            if covered >= self._wanted(characters):
+        for char, count in _sort_by_frequency(characters):
+            if covered >= self._count_wanted(characters):
                 break
             filled |= dict.fromkeys((char, f'##{char}')[: entries[char]])
             covered += count
@@ -177,22 +178,23 @@ class WordsTrainer(Trainer):
         # No more than that is looked at of a long word, and words that are alike so far are one.
         first: Counter[str] = Counter()
         for word, count in counts.items():
-            first[word[: words_file.CHARACTERS]] += count
+            first[word[:CHARACTERS]] += count
         room = self._options.vocab_size - len(SPECIAL_TOKENS)
-        order = [word for word, _ in _by_frequency(first)[: max(room, self._options.known_words)]]
-        return words_file.content([*SPECIAL_TOKENS.values(), *order[:room]], order[room:])
+        order = [
+            word for word, _ in _sort_by_frequency(first)[: max(room, self._options.known_words)]
+        ]
+        return format_words([*SPECIAL_TOKENS.values(), *order[:room]], order[room:])
 
     def warnings(self, counts: dict[str, int]) -> list[str]:
         """Return a warning where words are so long that the text seems to have no spaces."""
-        limit = words_file.CHARACTERS
-        long = sum(count for word, count in counts.items() if len(word) > limit)
+        long = sum(count for word, count in counts.items() if len(word) > CHARACTERS)
         share = long / sum(counts.values())
         if share <= _LONG_SHARE:
             return []
         return [
-            f'{share:.1%} of the words are longer than {limit} characters, and only the first'
-            f' {limit} are read: where a language has no spaces between words, a stretch without'
-            ' any is one word: divide the text into words before'
+            f'{share:.1%} of the words are longer than {CHARACTERS} characters, and only the'
+            f' first {CHARACTERS} are read: where a language has no spaces between words, a stretch'
+            ' without any is one word: divide the text into words before'
         ]
 
 
@@ -209,7 +211,7 @@ class ByteBpeTrainer(Trainer):
 
     def split(self, text: str) -> list[str]:
         """Return the stretches of a line."""
-        return byte_bpe.stretches(text)
+        return byte_bpe.cut_stretches(text)
 
     def lines(self, sentences: list[str], spaces: list[str], lined: bool) -> Iterable[str]:
         """Return the lines of a file, or the text with all that is between its sentences."""
@@ -217,15 +219,15 @@ class ByteBpeTrainer(Trainer):
 
     def normalize(self, word: str) -> list[str]:
         """Return what merges stay within of a stretch."""
-        return byte_bpe.words_of(word)
+        return byte_bpe.cut_words(word)
 
     def train(self, counts: dict[str, int]) -> bytes:
-        """Return what byte_bpe_content makes of the entries."""
-        entries, merges = self._trained(counts, ROBERTA_FIRST_TOKENS, 1)
+        """Return what format_byte_bpe makes of the entries."""
+        entries, merges = self._train_entries(counts, ROBERTA_FIRST_TOKENS, 1)
         entries = [*entries, self.special_tokens['mask_token']]
-        return byte_bpe_content(entries, merges, self._options.add_prefix_space)
+        return format_byte_bpe(entries, merges, self._options.add_prefix_space)
 
-    def _trained(
+    def _train_entries(
         self, counts: dict[str, int], first: Sequence[str], behind: int
     ) -> tuple[list[str], list[list[str]]]:
         """Return entries and merges; `first` come first, and `behind` more are to follow."""
@@ -246,9 +248,9 @@ class ByteBpeTrainer(Trainer):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        spelled = {byte_bpe.spelled_in_bytes(word): count for word, count in counts.items()}
-        model = _trained(models.BPE(), trainer, spelled)
-        return _by_id(model), model['merges']
+        spelled = {byte_bpe.spell_in_bytes(word): count for word, count in counts.items()}
+        model = _train_model(models.BPE(), trainer, spelled)
+        return _sort_by_id(model), model['merges']
 
 
 class ComposedByteBpeTrainer(ByteBpeTrainer):
@@ -267,8 +269,8 @@ class ComposedByteBpeTrainer(ByteBpeTrainer):
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of a tokenizer.json."""
-        entries, merges = self._trained(counts, (), len(self.special_tokens))
-        return byte_bpe.composed_json(entries, merges, self._options.add_prefix_space)
+        entries, merges = self._train_entries(counts, (), len(self.special_tokens))
+        return byte_bpe.make_composed_json(entries, merges, self._options.add_prefix_space)
 
 
 class SentencePieceTrainer(Trainer):
@@ -290,24 +292,26 @@ class SentencePieceTrainer(Trainer):
 
     def train(self, counts: dict[str, int]) -> bytes:
         """Return the content of an spm.model."""
-        from bert_jax.input_pipeline.tokenizer.sentencepiece_model import with_exact_sums
+        from bert_jax.input_pipeline.tokenizer.sentencepiece_model import round_scores
 
         options, characters = self._options, count_characters(counts)
-        kept, coverage = self._most_frequent(characters, dict.fromkeys(characters, 1), self._half)
+        kept, coverage = self._choose_characters(
+            characters, dict.fromkeys(characters, 1), self._half
+        )
         if coverage >= _LEAST_COVERAGE:  # the library finds such an alphabet by its share
-            model = self._model(counts, {_RESERVED}, coverage)
+            model = self._train_without(counts, {_RESERVED}, coverage)
         else:
-            model = self._model(counts, characters.keys() - kept, 1.0)
+            model = self._train_without(counts, characters.keys() - kept, 1.0)
             free = options.vocab_size - sum(1 for _ in fields(model, 1))
             if free and coverage < options.character_coverage:
                 # No pieces to fill it with: more characters, each by what normalisation makes of
                 # it.
                 entries = {char: len(unicodedata.normalize('NFKC', char)) for char in characters}
-                kept, _ = self._most_frequent(characters, entries, self._half + free)
-                model = self._model(counts, characters.keys() - kept, 1.0)
-        return with_exact_sums(model) if options.model == 'unigram' else model
+                kept, _ = self._choose_characters(characters, entries, self._half + free)
+                model = self._train_without(counts, characters.keys() - kept, 1.0)
+        return round_scores(model) if options.model == 'unigram' else model
 
-    def _model(self, counts: dict[str, int], left_out: Set[str], coverage: float) -> bytes:
+    def _train_without(self, counts: dict[str, int], left_out: Set[str], coverage: float) -> bytes:
         """Return a model without some characters, which keeps that share of the others."""
         import sentencepiece
 
@@ -368,7 +372,7 @@ _TRAINERS: dict[str, type[Trainer]] = {
 }
 
 
-def trainer_of(options: VocabularyOptions) -> Trainer:
+def make_trainer(options: VocabularyOptions) -> Trainer:
     """Return the trainer of the model that the options name."""
     if options.layout == 'modernbert':
         return ComposedByteBpeTrainer(options)
@@ -384,13 +388,13 @@ def count_characters(counts: Mapping[str, int]) -> Counter[str]:
     return characters
 
 
-def _by_frequency(counts: Counter[str]) -> list[tuple[str, int]]:
+def _sort_by_frequency(counts: Counter[str]) -> list[tuple[str, int]]:
     """Return characters or words with their counts, the most frequent first."""
     # Ties by the character itself, so that it is the same every time.
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _trained(model: Any, trainer: Any, counts: dict[str, int]) -> dict[str, Any]:
+def _train_model(model: Any, trainer: Any, counts: dict[str, int]) -> dict[str, Any]:
     """Return the model of the tokenizers library, as JSON, after training on counted words."""
     from tokenizers import Tokenizer, pre_tokenizers
 
@@ -401,7 +405,7 @@ def _trained(model: Any, trainer: Any, counts: dict[str, int]) -> dict[str, Any]
     return json.loads(pipeline.to_str())['model']
 
 
-def _by_id(model: dict[str, Any]) -> list[str]:
+def _sort_by_id(model: dict[str, Any]) -> list[str]:
     return sorted(model['vocab'], key=model['vocab'].__getitem__)
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer, split_words
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.trainers import count_characters, trainer_of
+from bert_jax.input_pipeline.tokenizer.trainers import count_characters, make_trainer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
 
 # words as they stand in the text, before they are normalised and added to the table
@@ -57,7 +57,7 @@ class Report:
         return text
 
 
-class WordTable:
+class WordCounts:
     """Counts of normalised words; bounded.
 
     Attributes:
@@ -70,17 +70,17 @@ class WordTable:
         self,
         normalize: Callable[[str], list[str]],
         cut: Callable[[str], list[str]] = split_words,
-        decide: Callable[[WordTable, Counter[str]], None] | None = None,
+        options: VocabularyOptions | None = None,
     ):
         """Count nothing yet.
 
         Args:
           normalize: gives the words to count of a whitespace word: basic tokens for WordPiece.
           cut: gives the whitespace words of a line.
-          decide: is given this and words as they stand, before the first is normalised, and may
-            change what normalises them.
+          options: of a vocabulary, whose casing the first words decide where it is left to them;
+            `normalize` is then that of its trainer.
         """
-        self.normalize, self._cut, self._decide = normalize, cut, decide
+        self.normalize, self._cut, self._options = normalize, cut, options
         self.spelt: Callable[[str], list[str]] | None = None
         self.forms: Counter[str] = Counter()
         self.casing: Casing | None = None
@@ -93,7 +93,7 @@ class WordTable:
         self.hangul = 0  # words with Hangul in them
         self.pruned = 0
 
-    def count(self, lines: Iterable[str]) -> WordTable:
+    def count(self, lines: Iterable[str]) -> WordCounts:
         """Return itself, with the words of these lines counted and folded."""
         for line in lines:
             self._raw.update(self._cut(line))
@@ -103,7 +103,7 @@ class WordTable:
         return self
 
     @classmethod
-    def mixed(cls, tables: Sequence[tuple[WordTable, float]]) -> WordTable:
+    def mixed(cls, tables: Sequence[tuple[WordCounts, float]]) -> WordCounts:
         """Return the counts of several folded tables, each taken as often as its number says.
 
         They are rounded to the next whole number, a half upwards; what is below is left out.
@@ -123,9 +123,9 @@ class WordTable:
 
     def fold(self) -> None:
         """Move what was counted as it is in the text into the table."""
-        if self._decide:
-            self._decide(self, self._raw)
-            self._decide = None
+        if self._options is not None:
+            self._decide_casing(self._options)
+            self._options = None
         for word, count in self._raw.items():
             self.words += count
             self.hangul += count * bool(_HANGUL.search(word))
@@ -144,6 +144,16 @@ class WordTable:
         if len(self.forms) > _FORMS:
             self.forms = Counter(dict(self.forms.most_common(_FORMS // 2)))
 
+    def _decide_casing(self, options: VocabularyOptions) -> None:
+        """Choose the casing by the words so far, as they stand, before the first is normalised."""
+        trainer = make_trainer(options)
+        if options.lower_case is None and trainer.has_casing:
+            self.casing = detect_casing(self._raw)
+            trainer = make_trainer(self.casing.applied(options))
+        self.normalize = trainer.normalize
+        if trainer.normalizer.lower_case or trainer.normalizer.strip_accents:
+            self.spelt = Normalizer(lower_case=False, strip_accents=False, nfc=True).split
+
 
 def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, Report]:
     """Train on lines of text; return the tokenizer and how well it fits them.
@@ -157,28 +167,18 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     return train_on(count_words(texts, options), options)
 
 
-def count_words(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
+def count_words(texts: Iterable[str], options: VocabularyOptions) -> WordCounts:
     """Count the words of lines of text, by the normaliser that the tokenizer will have."""
-
-    def decide(table: WordTable, first: Counter[str]) -> None:
-        trainer = trainer_of(options)
-        if options.lower_case is None and trainer.has_casing:
-            table.casing = detect_casing(first)
-            trainer = trainer_of(table.casing.applied(options))
-        table.normalize = trainer.normalize
-        if trainer.normalizer.lower_case or trainer.normalizer.strip_accents:
-            table.spelt = Normalizer(lower_case=False, strip_accents=False, nfc=True).split
-
-    trainer = trainer_of(options)
-    return WordTable(trainer.normalize, trainer.split, decide).count(texts)
+    trainer = make_trainer(options)
+    return WordCounts(trainer.normalize, trainer.split, options).count(texts)
 
 
-def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, Report]:
+def train_on(table: WordCounts, options: VocabularyOptions) -> tuple[Tokenizer, Report]:
     """Train as `train` does, on words that are counted already."""
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
     options = table.casing.applied(options) if table.casing else options
-    trainer = trainer_of(options)
+    trainer = make_trainer(options)
 
     # What the user should hear of before a model is trained on it.
     notes, warnings = find_losses(table.forms, trainer.normalizer)

@@ -1,7 +1,7 @@
 """The WordPiece rules of google-research/bert (tokenization.py), with character origins.
 
-They are kept to the letter. Owns how a whitespace word becomes pieces; its characters are
-normalizer.py's.
+They are kept to the letter. Owns how a whitespace word becomes pieces, or one entry as a whole
+(`Words`); its characters are normalizer.py's.
 
 The rules run in Python, not in a library's compiled pipeline: the tokenizer works every word out
 once and then finds it in a memo, so this is faster in use, and it agrees with Google where compiled
@@ -10,15 +10,17 @@ pipelines do not (final sigma, private-use characters, words of 101 to 200 chara
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tokenizer.directory import Kind, parse_vocab
 from bert_jax.input_pipeline.tokenizer.normalizer import split_segments
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.tokenizer_json import MAX_WORD_CHARS, wordpiece_json
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import MAX_WORD_CHARS, make_wordpiece_json
 
 
 class WordPiece(Tokenizer):
@@ -50,18 +52,21 @@ class WordPiece(Tokenizer):
 
     def tokenizer_json(self) -> str:
         """Return a tokenizer.json with which the tokenizers library gives the same ids."""
-        return wordpiece_json(self.entries, self.special_tokens, self.normalizer)
+        return make_wordpiece_json(self.entries, self.special_tokens, self.normalizer)
 
     def ids(self, word: str) -> list[int]:
         """Return the ids of a whitespace word's pieces."""
-        return [i for token in self.normalizer.split(word) for i, _ in self.pieces_of(token)]
+        ids: list[int] = []
+        for token in self.normalizer.split(word):
+            ids += [piece for piece, _ in self.cut_token(token)]
+        return ids
 
     def spell(self, entry: str) -> list[int]:
         """Return ids that together spell an entry, in which `##` continues a word."""
-        ids = [i for i, _ in self.pieces_of(entry.removeprefix('##'), entry.startswith('##'))]
+        ids = [i for i, _ in self.cut_token(entry.removeprefix('##'), entry.startswith('##'))]
         return [] if self.unk_id in ids else ids
 
-    def pieces_of(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+    def cut_token(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
         """Return (id, characters) of a basic token's pieces.
 
         It is [UNK] as a whole where no pieces cover it or it is too long. With `continues` the
@@ -94,7 +99,9 @@ class WordPiece(Tokenizer):
         # The pieces as `ids` finds them, and for each character of the normalised word where it
         # came from.
         split = self.normalizer.split
-        pieces = [piece for token in split(word) for piece in self.pieces_of(token)]
+        pieces: list[tuple[int, int]] = []
+        for token in split(word):
+            pieces += self.cut_token(token)
         origin = []
         for start, end in split_segments(word):
             origin += [(start, end)] * sum(map(len, split(word[start:end])))
@@ -109,3 +116,106 @@ class WordPiece(Tokenizer):
             traced.append((piece, origin[at][0], origin[at + length - 1][1]))
             at += length
         return traced
+
+
+# ---- whole words
+
+CHARACTERS = 16  # of a word that are looked at
+
+
+def format_words(listed: Sequence[str], forms: Sequence[str]) -> bytes:
+    """Return the text of words.txt."""
+    return ('\n'.join(listed) + '\n\n' + ''.join(f'{word}\n' for word in forms)).encode()
+
+
+def spell_words(words: Sequence[str]) -> np.ndarray:
+    """int32 [N, 16]: the code points of each word's first 16 characters, 0 behind its end."""
+    # numpy keeps texts of a fixed length as code points, filled up with zeros.
+    rows = np.array(words, f'U{CHARACTERS}')
+    return rows.view(np.uint32).reshape(len(rows), CHARACTERS).astype(np.int32)
+
+
+class Words(WordPiece):
+    """The words of words.txt, and those that came up since: WordPiece with a piece for each word.
+
+    Every word of a text has an id, for a model that spells: one that stands in the file always the
+    same, any other the next free number, which means that word in this process alone. So ids may go
+    into a batch, where `characters` spells them, but into no file: whoever writes one closes the
+    words first, and what words.txt lacks is [UNK] then.
+
+    words.txt has two paragraphs, a word a line, both most frequent first: the list, special tokens
+    in front, which a masked-LM head chooses from; and behind a blank line further words, that are
+    known by their characters alone. A word is what white space and signs separate
+    (Normalizer.split), cut after 16 characters. `vocab_size` is how many words the list has, and
+    `starts_word` is of the words of the file.
+    """
+
+    kind = 'words'
+    file = 'words.txt'
+    has_json = False
+    refusal = 'whole words are known by their characters without being listed'
+    marked_kind = None
+    transformers_class = 'PreTrainedTokenizerFast'
+
+    def _read(self, vocabulary: bytes, name: str) -> None:
+        try:
+            listed, blank, forms = vocabulary.decode().partition('\n\n')
+        except UnicodeDecodeError as error:
+            raise UserError(f'{name}: not UTF-8 at byte {error.start}: not words') from error
+        if not blank:
+            raise UserError(
+                f'{name}: no blank line in it, which ends the list of words that are predicted:'
+                ' restore the file'
+            )
+
+        # split, not splitlines: that also splits at U+2028 and the like.
+        self.entries = [*listed.split('\n'), *forms.split('\n')[:-1]]
+        self.vocab_size = listed.count('\n') + 1
+        self._ids = {word: i for i, word in enumerate(self.entries)}
+        if len(self._ids) < len(self.entries) or '' in self._ids:
+            raise UserError(f'{name}: a word stands in it twice, or is empty: restore the file')
+        self._closed = False
+        self.starts_word = np.ones(len(self.entries), bool)
+        self._spelled = spell_words(self.entries)
+        self._lock = threading.Lock()  # of what came up since: a server answers in several threads
+
+    def close(self) -> Words:
+        """Return itself; from now on a word that the file lacks is [UNK]."""
+        self._closed = True
+        return self
+
+    def cut_token(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+        """(id, characters) of the word, as a list of one."""
+        word = token[:CHARACTERS]
+        word_id = self._ids.get(word)
+        if word_id is None and self._closed:
+            word_id = self.unk_id
+        elif word_id is None:
+            with self._lock:
+                word_id = self._ids.setdefault(word, len(self.entries))
+                if word_id == len(self.entries):
+                    self.entries.append(word)
+        return [(word_id, len(token))]
+
+    def spell(self, entry: str) -> list[int]:
+        """Return nothing: an entry is no spelling of others."""
+        return []
+
+    def listed(self, ids: np.ndarray) -> np.ndarray | bool:
+        """Tell for which ids a masked-LM head has an answer: the list's alone.
+
+        [UNK] is no word there, as it stands for what has characters.
+        """
+        return (ids < self.vocab_size) & (ids != self.unk_id)
+
+    def tokenizer_json(self) -> str:
+        """Raise UserError: the tokenizers library knows words of a table alone."""
+        raise UserError('a tokenizer of whole words has no tokenizer.json: it is read here alone')
+
+    def characters(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [..., 16]: the code points of words, 0 behind their ends."""
+        with self._lock:
+            new = self.entries[len(self._spelled) :]
+            if new:
+                self._spelled = np.concatenate([self._spelled, spell_words(new)])
+        return self._spelled[ids]

@@ -10,7 +10,7 @@ import signal
 from bert_jax.configs import schema
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import choose_recipe
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.runs.finetuning import finetuner, machine
 from bert_jax.runs.finetuning.approach import Approach
 from bert_jax.runs.finetuning.task_data import TaskData, task_identity

@@ -19,7 +19,7 @@ ACCELERATOR = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 TENSORFLOW = {'tensorflow', 'tensorflow_datasets', 'tf_keras', 'keras'}
 # Where TensorFlow may be imported, and there only inside functions.
 TENSORFLOW_READERS = (
-    'input_pipeline/text/tfds',
+    'input_pipeline/text/data_sets',
     'bert_jax/conversion/',
 )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from bert_jax.input_pipeline.tokenizer.words import spell
+
 from bert_jax.model.retvec import spell_in_bits
 
 _REASON = 'retvec is not installed: pip install --no-deps retvec, beside TensorFlow'

@@ -44,7 +44,7 @@ def same_ids(folder, texts=TEXTS) -> None:
 
 def same_rows(theirs, ours, length: int, text: str, pair: str) -> None:
     """Asserts the rows of a pair and of a text."""
-    rows = features.text_rows([text] * 2, [pair, None], ours, length)
+    rows = features.make_text_rows([text] * 2, [pair, None], ours, length)
     for row, texts in enumerate([(text, pair), (text,)]):
         real = rows['input_mask'][row].sum()
         assert rows['input_ids'][row, :real].tolist() == theirs(*texts)['input_ids']

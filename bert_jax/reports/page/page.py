@@ -23,7 +23,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.input_pipeline.progress import clock
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.reports.page import charts
 from bert_jax.reports.page.runs import Run, Sweep, find_guess, open_all
 from bert_jax.reports.page.samples import Samples, samples

@@ -245,7 +245,7 @@ def note_inputs(plan: Plan) -> None:
       UserError: something is not there, or the studies in the folder have read something else.
     """
     from bert_jax.input_pipeline.preprocess.language_mixture import split_inputs
-    from bert_jax.input_pipeline.tasks.registry import load_task
+    from bert_jax.input_pipeline.tasks.load_task import load_task
 
     texts, _, tokenizer = plan.inputs
     check_names(plan)

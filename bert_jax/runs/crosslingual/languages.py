@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs.errors import UserError, suggest
 from bert_jax.input_pipeline.tasks.base import Example, Task
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.text.encodings import plain_name, read_json, read_utf8
-from bert_jax.input_pipeline.text.formats import of_lines
+from bert_jax.input_pipeline.text.formats import detect_lines
 
 
 class Language(NamedTuple):
@@ -179,7 +179,7 @@ def _read_texts(path: str) -> list[str]:
         if not texts:
             raise UserError(f'{path}: no line begins with {json.dumps(mark)}')
         return texts
-    kind = of_lines(path, '\n'.join(lines[:1000]).encode(), path)
+    kind = detect_lines(path, '\n'.join(lines[:1000]).encode(), path)
     if kind != 'text':
         raise UserError(f'{path}: its lines are {kind}: give a file of one text a line')
     return [line.rstrip('\r') for line in lines]

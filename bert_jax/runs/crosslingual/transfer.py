@@ -21,7 +21,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FinetuneConfig, hash_config
 from bert_jax.input_pipeline.tasks.base import Example
-from bert_jax.input_pipeline.tasks.features import features_of
+from bert_jax.input_pipeline.tasks.features import load_features
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.runs.crosslingual.languages import Language, read_training_examples
 from bert_jax.runs.finetuning import machine, sweep
@@ -166,7 +166,7 @@ class _Matrix(NamedTuple):
         """Return the ids of all pieces in the rows of examples, each once, without special ones."""
         tokenizer, cache = self.source.tokenizer, str(Workdir(self.workdir).features)
         length = self.points[0].config.max_seq_length
-        rows = features_of(language.task, examples, tokenizer, length, cache)
+        rows = load_features(language.task, examples, tokenizer, length, cache)
         ids = rows['input_ids'][rows['input_mask'] > 0]
         return np.setdiff1d(ids, np.array(sorted(tokenizer.special_ids), ids.dtype))
 

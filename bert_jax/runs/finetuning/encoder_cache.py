@@ -30,7 +30,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
 from bert_jax.input_pipeline.progress import Progress
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, trim
-from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.features import make_text_rows
 from bert_jax.mesh import sharding
 from bert_jax.model import partition
 from bert_jax.model.pooling import make_features
@@ -194,7 +194,7 @@ def text_vectors(
     sentence = source.bert.sentence or SentenceConfig()
     model = source.bert._replace(sentence=sentence).under('embedding')
     length = sentence.longest(source.model.max_position)
-    rows = trim(text_rows(texts, [None] * len(texts), source.tokenizer, length))
+    rows = trim(make_text_rows(texts, [None] * len(texts), source.tokenizer, length))
     inputs = {name: rows[name] for name in INPUT_KEYS}
     logging.info(f'{len(texts)} texts through {source.where}')
     encode = jax.jit(serving.make_forward(model), out_shardings=sharding.make_whole_sharding(mesh))

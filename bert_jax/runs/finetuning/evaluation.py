@@ -22,7 +22,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import features as task_features
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, trim
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.input_pipeline.text.encodings import read_json
 from bert_jax.mesh import construction, sharding
@@ -59,7 +59,7 @@ def make_features(
       UserError: inputs have a segment that the model has no row for; jax would read another row.
     """
     # Trimmed to the longest row there is: padding beyond it would only cost time.
-    features = trim(task_features.features_of(task, examples, source.tokenizer, length, cache))
+    features = trim(task_features.load_features(task, examples, source.tokenizer, length, cache))
     segments, rows = int(features['segment_ids'].max(initial=0)) + 1, source.model.type_vocab_size
     if not source.model.reads_segments(segments):
         raise UserError(
@@ -67,8 +67,8 @@ def make_features(
             f' {rows} (type_vocab_size={rows}): take a model with type_vocab_size={segments} or'
             ' more'
         )
-    limit = task_features.limit_of(task.options, length)
-    task_features.say_cut(f'{task.name} {split}', task_features.cut_of(features), limit)
+    limit = task_features.name_limit(task.options, length)
+    task_features.say_cut(f'{task.name} {split}', task_features.count_cut(features), limit)
     return features
 
 

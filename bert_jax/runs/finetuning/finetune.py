@@ -19,7 +19,7 @@ from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
 from bert_jax.input_pipeline.tasks.base import Task
 from bert_jax.input_pipeline.tasks.found import FoundTask
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.runs.finetuning import evaluation, sweep
 from bert_jax.runs.finetuning.approach import Approach

@@ -18,8 +18,8 @@ from absl import logging
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tasks.base import label_table
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.base import format_label_table
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.finetuning.sweep import align, find_best
 from bert_jax.runs.workdir.workdir import Workdir
@@ -176,7 +176,9 @@ def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
                 f' first is {lacking[0]!r}: predict again (bert-evaluate --workdir={run.folder}'
                 f' --split={split})'
             )
-        texts[name] = label_table({example.id: answers[example.id] for example in examples[name]})
+        texts[name] = format_label_table(
+            {example.id: answers[example.id] for example in examples[name]}
+        )
 
     # Last the zip, which is there whole or not at all.
     with (

@@ -23,7 +23,7 @@ from bert_jax.input_pipeline.tasks.base import Arrays
 from bert_jax.input_pipeline.tasks.batching import iterate_batches
 from bert_jax.input_pipeline.text.typos import KINDS, is_word, one_typo
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.input_pipeline.tokenizer.words import CHARACTERS, spell
+from bert_jax.input_pipeline.tokenizer.wordpiece import CHARACTERS, spell_words
 from bert_jax.mesh import construction
 from bert_jax.model.retvec import WordSimilarity
 from bert_jax.runs.finetuning.data_collator import place_global
@@ -73,7 +73,7 @@ class Forms:
     def batch(self, words: list[str], *name: int | str) -> np.ndarray:
         """int32 [B, F, 16]: the characters of all forms of B words."""
         forms = [form for row, word in enumerate(words) for form in self.of(word, *name, row)]
-        return spell(forms).reshape(len(words), self.count, CHARACTERS)
+        return spell_words(forms).reshape(len(words), self.count, CHARACTERS)
 
 
 def split_words(tokenizer: Tokenizer, held_out_share: float) -> tuple[list[str], list[str]]:

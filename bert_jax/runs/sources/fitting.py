@@ -183,7 +183,7 @@ def extend_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
 
     # id -> the pieces that spelled the entry before; taken slots and appended entries alike.
     try:
-        new = extension.new_entries(source.tokenizer, tokenizer)
+        new = extension.find_new_entries(source.tokenizer, tokenizer)
     except UserError as error:
         raise UserError(
             f'the vocabulary of --data is not that of {source.where}, nor an extension of it:'

@@ -9,11 +9,11 @@ import pytest
 
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference import pipelines, serving_folder
-from bert_jax.input_pipeline.tasks.classification import text_task
+from bert_jax.input_pipeline.tasks.classification import make_text_task
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
+from bert_jax.input_pipeline.tasks.load_task import BY_KIND
 from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
-from bert_jax.input_pipeline.tasks.registry import BY_KIND
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
 from bert_jax.train.head_base import TaskHead
@@ -21,9 +21,9 @@ from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
 
 TASKS = [
-    text_task('x', 'classification', ('a', 'b'), ('accuracy',), {}),
-    text_task('x', 'pair', ('a', 'b'), ('accuracy',), {}),
-    text_task('x', 'regression', (), ('pearson',), {}),
+    make_text_task('x', 'classification', ('a', 'b'), ('accuracy',), {}),
+    make_text_task('x', 'pair', ('a', 'b'), ('accuracy',), {}),
+    make_text_task('x', 'regression', (), ('pearson',), {}),
     SpanTask('x', {}),
     ChoiceTask('x', ('0', '1'), {}),
     TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),

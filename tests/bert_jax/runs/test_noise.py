@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.input_pipeline.tasks.classification import TextExample
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceExample
-from bert_jax.input_pipeline.tasks.registry import load_task
 from bert_jax.input_pipeline.tasks.squad_files import SpanExample
 from bert_jax.input_pipeline.tasks.tagging import TaggedExample
 from bert_jax.input_pipeline.text.typos import Typos

@@ -49,7 +49,7 @@ def draw(
     return jax.tree.map(np.asarray, jax.jit(rule.draw)(records, jax.random.key(seed), rows))
 
 
-def words_of(records: dict[str, np.ndarray]) -> np.ndarray:
+def cut_words(records: dict[str, np.ndarray]) -> np.ndarray:
     return np.cumsum(records['word_starts'], axis=1)
 
 
@@ -89,7 +89,7 @@ def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
     if whole_word:
         assert (counts <= np.minimum(20, np.maximum(1, np.rint(lengths * 0.15)))).all()
         assert counts.mean() == pytest.approx(wanted.mean(), abs=0.03)
-        word = np.where(candidates, words_of(records), -1)
+        word = np.where(candidates, cut_words(records), -1)
         for i in range(200):  # a word is masked as a whole or not at all
             assert set(word[i][chosen[i]]).isdisjoint(word[i][candidates[i] & ~chosen[i]])
     else:
@@ -198,7 +198,7 @@ def test_each_example_of_a_packed_row_is_masked_as_in_a_row_of_its_own(rounding,
         flat[i, : lengths[i]] = masked[row][numbers[row] == slot + 1]
     assert (flat <= candidates).all()
     if whole_word:
-        word = np.where(candidates, words_of(records), -1)
+        word = np.where(candidates, cut_words(records), -1)
         for i in range(400):
             assert set(word[i][flat[i]]).isdisjoint(word[i][candidates[i] & ~flat[i]])
     # Every place of a text is as likely as any other.

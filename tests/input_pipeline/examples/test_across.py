@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.examples.documents import Documents
-from bert_jax.input_pipeline.examples.full_sentences import rows_across
+from bert_jax.input_pipeline.examples.full_sentences import make_rows_across
 
 SEP = 3
 
@@ -36,7 +36,7 @@ def walked(texts: list[list[list[int]]], longest: int) -> list[list[int]]:
 
 
 def shown(documents: Documents, longest: int, passes=1) -> list[list[int]]:
-    tokens, examples = rows_across(documents, longest, passes, SEP)
+    tokens, examples = make_rows_across(documents, longest, passes, SEP)
     assert len(set(examples.keys.tolist())) == examples.keys.size
     return [tokens[a:b].tolist() for a, b in zip(examples.a, examples.a_end, strict=True)]
 

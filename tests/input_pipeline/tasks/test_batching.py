@@ -14,8 +14,8 @@ from bert_jax.input_pipeline.tasks.batching import (
     iterate_batches,
     iterate_bucketed_batches,
 )
-from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
-from bert_jax.input_pipeline.tasks.features import features_of
+from bert_jax.input_pipeline.tasks.classification import TextExample, make_text_task
+from bert_jax.input_pipeline.tasks.features import load_features
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
 
@@ -77,7 +77,7 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
         return features_with(examples) | {'flags': np.ones((2, 3), bool)}
 
     monkeypatch.setattr(SpanTask, 'features', features)
-    get = lambda task=task, examples=(5, 160, 33): features_of(
+    get = lambda task=task, examples=(5, 160, 33): load_features(
         task, examples, tokenizer, 160, str(tmp_path / 'cache')
     )
     first, again = get(), get()
@@ -97,12 +97,12 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
     'task, features, expected',
     [
         (
-            text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {}),
+            make_text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {}),
             {'labels': np.array([0, 0, 0, 1])},
             -(0.75 * np.log(0.75) + 0.25 * np.log(0.25)),
         ),
         (
-            text_task('x', 'regression', (), ('pearson',), {}),
+            make_text_task('x', 'regression', (), ('pearson',), {}),
             {'labels': np.array([1.0, 3.0])},
             1.0,
         ),
@@ -131,7 +131,7 @@ def test_chance(task, features, expected):
     ],
 )
 def test_a_constant_answer_scores_as_its_share(kind, labels, truth, expected):
-    task = text_task('x', kind, labels, tuple(expected), {})
+    task = make_text_task('x', kind, labels, tuple(expected), {})
     examples = [TextExample(str(n), 'text', None, label) for n, label in enumerate(truth)]
     assert task.constant_scores(examples) == pytest.approx(expected)
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 

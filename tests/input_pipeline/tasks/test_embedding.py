@@ -13,7 +13,7 @@ from bert_jax.input_pipeline.tasks.batching import (
     iterate_batches,
     iterate_bucketed_batches,
 )
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 

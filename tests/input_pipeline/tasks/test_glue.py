@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 import bert_jax
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.runs.finetuning import glue as glue_suite
 from tests.helpers.files import read_json
 from tests.helpers.refusals import refused

@@ -9,7 +9,7 @@ import pytest
 from sklearn import metrics, preprocessing
 
 from bert_jax.input_pipeline.tasks.found import find
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.tasks.task_metrics import best_thresholds
 from tests.helpers.refusals import refused
 

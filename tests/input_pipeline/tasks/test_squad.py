@@ -10,9 +10,9 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import squad_score
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.registry import load_task, score_file
-from bert_jax.input_pipeline.tasks.squad import windows_of
-from bert_jax.input_pipeline.tasks.squad_files import answer_in_context
+from bert_jax.input_pipeline.tasks.load_task import load_task, score_file
+from bert_jax.input_pipeline.tasks.squad import cut_windows
+from bert_jax.input_pipeline.tasks.squad_files import find_answer
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -77,7 +77,7 @@ def test_windows_are_those_of_the_reference():
                     break
                 start += min(size, stride)
             spans = spans or [(0, 0)]
-            found = windows_of(length, room, stride)
+            found = cut_windows(length, room, stride)
             assert [(w.start, w.stop - w.start) for w, _ in found] == spans
             for index, (start, size) in enumerate(spans):
                 for piece in range(start, start + size):
@@ -179,7 +179,7 @@ def test_best_threshold_is_the_official_search():
         truths = {name: ['x'] if rng.random() < 0.6 else [] for name in names}
         answers = {name: ['x', 'y', ''][rng.integers(3)] for name in names[:25]}
         odds = {name: float(np.round(rng.normal(), 1)) for name in rng.permutation(names)}
-        report = squad_score.version2(truths, answers, odds)
+        report = squad_score.score_version2(truths, answers, odds)
         unanswerable = sum(not truth for truth in truths.values())
         # as there, questions without a prediction count among the unanswerable but not in the mean
         gain = {
@@ -209,9 +209,11 @@ def test_a_mark_that_contradicts_the_answers(tmp_path, caplog):
 
 def test_f1_counts_a_word_as_often_as_both_have_it():
     """Two of three words and of two are common; then one of two."""
-    report = squad_score.version1({'q': ['the tall, tall tree']}, {'q': 'tall tree'})
+    report = squad_score.score_version1({'q': ['the tall, tall tree']}, {'q': 'tall tree'})
     assert report == pytest.approx({'exact_match': 0.0, 'f1': 100 * 4 / 5})
-    assert squad_score.version1({'q': ['tall tree']}, {'q': 'tall tall'})['f1'] == pytest.approx(50)
+    assert squad_score.score_version1({'q': ['tall tree']}, {'q': 'tall tall'})[
+        'f1'
+    ] == pytest.approx(50)
 
 
 def test_korquad_counts_characters():
@@ -221,11 +223,11 @@ def test_korquad_counts_characters():
     """
     scorer = squad_score.SCORERS['korquad']
     assert squad_score.normalize_korquad("《대한(민국)》 '서울', A.") == '대한 민국 서울 a'
-    report = squad_score.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'}, scorer)
+    report = squad_score.score_version1({'q': ['대한민국 서울']}, {'q': '대한민국은'}, scorer)
     assert report == pytest.approx(
         {'exact_match': 0.0, 'f1': 100 * 2 * (4 / 5) * (4 / 6) / (4 / 5 + 4 / 6)}
     )
-    assert squad_score.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
+    assert squad_score.score_version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
 
 
 def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_path, caplog):
@@ -262,7 +264,7 @@ def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(tmp_pa
         word_of.append(len(words) - 1)
     for text in ('Quick', 'brown fox', "Zoë's", '13', 'in', '(it was', '19'):
         for start in range(len(CONTEXT) - len(text) + 1):
-            found = answer_in_context(CONTEXT, text, start)
+            found = find_answer(CONTEXT, text, start)
             touched = ' '.join(words[word_of[start] : word_of[start + len(text) - 1] + 1])
             assert (found is not None) == (text in touched), (text, start)
             if found:

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.input_pipeline.tasks import conll
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -156,10 +156,10 @@ def test_entity_scores_are_those_of_conlleval():
     # early, and one is of nothing.
     wrong = ['I-PER I-PER O', 'B-LOC I-LOC I-LOC', 'O B-LOC I-LOC', 'B-PER O B-PER']
     split = lambda lines: [line.split() for line in lines]
-    scores = conll.entity_scores(split(truth), split(wrong))
+    scores = conll.score_entities(split(truth), split(wrong))
     figures = {'precision': 2 / 5, 'recall': 2 / 6, 'f1': 4 / 11, 'f1_PER': 4 / 6, 'f1_LOC': 0}
     assert scores == pytest.approx({f'entity_{name}': value for name, value in figures.items()})
-    assert conll.entity_scores([['O']], [['O']])['entity_f1'] == 0.0
+    assert conll.score_entities([['O']], [['O']])['entity_f1'] == 0.0
 
 
 def test_predictions_of_anyone(tmp_path):

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from bert_jax.input_pipeline.tasks.task_metrics import _width, confusions, scores_of_classes
+from bert_jax.input_pipeline.tasks.task_metrics import (
+    _count_columns,
+    write_class_scores,
+    write_confusions,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,9 +27,9 @@ def test_numbers_are_scikit_learns_and_lines_fit(labels):
     rng, C = np.random.default_rng(0), len(labels)
     truth, predicted = rng.integers(0, C, 300), rng.integers(0, C, 300)
     predicted[:200] = truth[:200]
-    text = scores_of_classes(labels, truth, predicted)
-    matrix = confusions(labels, truth, predicted)
-    assert max(map(_width, f'{text}\n{matrix}'.split('\n'))) <= 80
+    text = write_class_scores(labels, truth, predicted)
+    matrix = write_confusions(labels, truth, predicted)
+    assert max(map(_count_columns, f'{text}\n{matrix}'.split('\n'))) <= 80
     assert 'accuracy' in text
 
     rows = text.split('\n')[2 : 2 + C]

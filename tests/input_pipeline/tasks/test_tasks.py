@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.features import cut_of, say_cut, truncated_lengths
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.features import count_cut, say_cut, truncate_lengths
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.tasks.task_metrics import LABEL_METRICS, NUMBER_METRICS
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_counted(tmp_path, caplog):
     texts = ['a b c', 'a b c d e f g h', 'a b c d e f g', 'a b c']
     write(tmp_path, 'text\tlabel\n' + ''.join(f'{text}\tneg\n' for text in texts))
     task = load_task(task_file(tmp_path))
-    say_cut('mine train', cut_of(task.features(task.examples('train'), TOKENIZER, 7)), 'a row')
+    say_cut('mine train', count_cut(task.features(task.examples('train'), TOKENIZER, 7)), 'a row')
     assert caplog.messages == [
         'mine train: 2 of 4 texts are longer than a row and cut: 23.81% of all word pieces are lost'
     ]
@@ -140,7 +140,7 @@ def test_truncation_is_the_loop_of_the_reference():
                 kept = [a, b]
                 while sum(kept) > budget:
                     kept[0 if kept[0] > kept[1] else 1] -= 1
-                assert truncated_lengths(a, b, budget) == tuple(kept)
+                assert truncate_lengths(a, b, budget) == tuple(kept)
 
 
 def test_decode_score_and_file_round_trip(tmp_path):

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tasks.classification import TextExample, text_task
-from bert_jax.input_pipeline.tasks.features import cut_of, window_rows
+from bert_jax.input_pipeline.tasks.classification import TextExample, make_text_task
+from bert_jax.input_pipeline.tasks.features import count_cut, make_window_rows
 from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from tests.helpers import tiny_models
 
@@ -25,7 +25,7 @@ def tokenizer():
 def test_the_shorter_of_a_pair_stands_in_every_window(tokenizer, longer):
     pair = [['the capital'], ['the capital']]
     pair[longer] = ['what ' * 20]
-    rows = window_rows(*pair, tokenizer, 12, 7)
+    rows = make_window_rows(*pair, tokenizer, 12, 7)
     short = tokenizer.encode('the capital')
     assert len(rows['example_index']) == 3
     begin = 1 if longer else 2 + 7
@@ -33,11 +33,11 @@ def test_the_shorter_of_a_pair_stands_in_every_window(tokenizer, longer):
         at = begin if longer else 2 + count
         assert row[at : at + 2].tolist() == short
     # Both are longer than half of a row: the other one loses its end, which is counted.
-    rows = window_rows(['the ' * 15], ['what ' * 20], tokenizer, 13, 3)
-    assert cut_of(rows).tolist() == [1, 1, 35, 10]
+    rows = make_window_rows(['the ' * 15], ['what ' * 20], tokenizer, 13, 3)
+    assert count_cut(rows).tolist() == [1, 1, 35, 10]
 
 
-CLASSES = text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {})
+CLASSES = make_text_task('x', 'classification', ('no', 'yes'), ('accuracy',), {})
 SETS = MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}, thresholds={'a': 0.5})
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from bert_jax.input_pipeline.preprocess.language_mixture import split_inputs
-from bert_jax.input_pipeline.text import digest, hub
+from bert_jax.input_pipeline.text import data_sets, digest
 from bert_jax.input_pipeline.text.corpus import (
     Report,
     TextOptions,
@@ -28,9 +28,9 @@ installed = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def fresh():
     """What was opened is forgotten: a test changes the files of the one before."""
-    hub.opened.cache_clear()
+    data_sets.open_hub.cache_clear()
     yield
-    hub.opened.cache_clear()
+    data_sets.open_hub.cache_clear()
 
 
 def write(path, texts):
@@ -119,5 +119,5 @@ def test_the_commit_of_the_hub_is_pinned(monkeypatch):
     same = digest.marks(parts[0])
     assert digest.same(units('hf:org/name@tag:de:train')[0], same)
     files.origin_metadata = [('org/name', 'decade')] * 2
-    hub.opened.cache_clear()
+    data_sets.open_hub.cache_clear()
     assert not digest.same(units('hf:org/name@main:de:train')[0], same)

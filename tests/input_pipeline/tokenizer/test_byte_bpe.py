@@ -12,7 +12,7 @@ import tokenizers
 
 from bert_jax.inference.feature_extraction import make_row
 from bert_jax.inference.pipelines import split_words
-from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.features import make_text_rows
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
@@ -108,7 +108,7 @@ def test_added_tokens_are_found_in_text(folder):
 def test_rows_have_two_separators_and_one_segment(tokenizer):
     a, b = tokenizer.encode('the town'), tokenizer.encode('people')
     pair = [0, *a, 2, 2, *b, 2]
-    rows = text_rows(['the town', 'the town'], ['people', None], tokenizer, 24)
+    rows = make_text_rows(['the town', 'the town'], ['people', None], tokenizer, 24)
     assert rows['input_ids'][0].tolist() == [*pair, *[1] * (24 - len(pair))]
     assert rows['input_mask'][0].sum() == len(pair)
     assert rows['input_ids'][1].tolist() == [0, *a, 2, *[1] * (22 - len(a))]
@@ -117,5 +117,5 @@ def test_rows_have_two_separators_and_one_segment(tokenizer):
     assert one.input_ids.tolist() == pair and not one.segment_ids.any()
 
     # Cut to fit: of 11 places 4 are special, and the longer gives first.
-    cut = text_rows(['the town of them'], ['people people'], tokenizer, 11)['input_ids'][0]
+    cut = make_text_rows(['the town of them'], ['people people'], tokenizer, 11)['input_ids'][0]
     assert (cut == tokenizer.sep_id).sum() == 3 and cut[-1] == tokenizer.sep_id

@@ -54,13 +54,13 @@ def test_unused_slots_come_first_and_every_old_entry_keeps_its_id(tmp_path):
     assert new.tokens(range(new.vocab_size)) == [*wanted, 'ω']
     assert new.encode('Genome genomes ω') == [1, 1, 9, 17]
     # Nothing spells exon: there is no head e.
-    assert extension.new_entries(old, new) == {1: [7, 8], 2: [10, 11], 14: [], 17: []}
+    assert extension.find_new_entries(old, new) == {1: [7, 8], 2: [10, 11], 14: [], 17: []}
     new.save(tmp_path / 'new')
     assert Tokenizer.load(tmp_path / 'new').fingerprint == new.fingerprint
-    assert extension.new_entries(new, new) == {}
+    assert extension.find_new_entries(new, new) == {}
     other = tokenizer(tmp_path / 'other', [e.replace('cell', 'sell') for e in ENTRIES])
     with refused("entry 13 is 'cell' there and 'sell' here .1 differ"):
-        extension.new_entries(old, other)
+        extension.find_new_entries(old, other)
 
 
 def test_the_words_that_save_most_pieces(tmp_path):
@@ -71,8 +71,8 @@ def test_the_words_that_save_most_pieces(tmp_path):
     # saved: genomes 3 x 2, protein 5 x 1, ω and 1x cannot be spelled at all, gens 2 x 1; cell is
     # there; + has no letter
     best = ['1x', 'genomes', 'protein', 'ω', 'gens', 'genx']
-    assert extension.worthwhile(old, counts, 4, min_frequency=2) == best[:4]
-    assert extension.worthwhile(old, counts, 99, min_frequency=1) == best
+    assert extension.choose_new_words(old, counts, 4, min_frequency=2) == best[:4]
+    assert extension.choose_new_words(old, counts, 99, min_frequency=1) == best
 
 
 def test_lists_of_words(tmp_path):
@@ -96,7 +96,7 @@ def test_markers_are_found_in_text_as_it_stands(tmp_path):
     assert found.ids.tolist() == new.encode(text) and (found.starts[0], found.ends[0]) == (0, 4)
 
     # A row begins as the mean of the pieces that spelled it; nothing spelled exon and /.
-    assert extension.new_entries(old, new) == {1: [], 14: [17, 19, 18], 21: [], 22: []}
+    assert extension.find_new_entries(old, new) == {1: [], 14: [17, 19, 18], 21: [], 22: []}
     new.save(tmp_path / 'new')
     again = Tokenizer.load(tmp_path / 'new')
     assert again.fingerprint == new.fingerprint and again.encode(text) == new.encode(text)
@@ -113,7 +113,7 @@ def test_markers_of_other_kinds():
     marked = extension.mark(merged, ['<e1>', '</e1>']).tokenizer
     ids = marked.encode('we <e1>walk</e1>')
     assert marked.tokens(ids)[-1] == '</e1>' and '<e1>' in marked.tokens(ids)
-    rows = extension.new_entries(merged, marked)
+    rows = extension.find_new_entries(merged, marked)
     assert rows == {
         merged.vocab_size + i: merged.encode(m) for i, m in enumerate(('<e1>', '</e1>'))
     }

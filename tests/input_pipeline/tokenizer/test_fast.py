@@ -7,7 +7,7 @@ import tokenizers
 
 from bert_jax.inference.feature_extraction import make_row
 from bert_jax.inference.pipelines import WithMasks, split_words
-from bert_jax.input_pipeline.tasks.features import text_rows
+from bert_jax.input_pipeline.tasks.features import make_text_rows
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
@@ -38,7 +38,7 @@ def test_ids_and_rows_are_those_of_the_library(tmp_path, name):
 
     # Rows of one text and of two, cut too; all of one segment.
     texts, pairs = ['the town', 'the people', 'of'], ['people', None, 'the people of the town']
-    rows = text_rows(texts, pairs, ours, 16)
+    rows = make_text_rows(texts, pairs, ours, 16)
     engine.enable_truncation(16)
     for text, pair, ids, mask in zip(
         texts, pairs, rows['input_ids'], rows['input_mask'], strict=True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.input_pipeline.tokenizer import words
+from bert_jax.input_pipeline.tokenizer import wordpiece
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
@@ -15,7 +15,7 @@ CASED = Normalizer(lower_case=False, strip_accents=False, nfc=True)
 
 
 def made(listed=('the', 'cat', ','), known=('Straße', '한국어')) -> Tokenizer:
-    return Tokenizer.of_kind('words', words.content([*SPECIAL, *listed], known), CASED)
+    return Tokenizer.of_kind('words', wordpiece.format_words([*SPECIAL, *listed], known), CASED)
 
 
 def code_points(word: str) -> list[int]:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.reports.quickstart.mixed_passages import mix_passages, write_task
 from bert_jax.reports.quickstart.text_split import cut_text, split_words
 from tests.helpers.files import read_jsonl

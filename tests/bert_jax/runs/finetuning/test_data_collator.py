@@ -20,7 +20,7 @@ from bert_jax.runs.finetuning.data_collator import (
 )
 
 
-def features_of(lengths: np.ndarray, S: int = 64, choices: int = 0) -> dict[str, np.ndarray]:
+def load_features(lengths: np.ndarray, S: int = 64, choices: int = 0) -> dict[str, np.ndarray]:
     """Rows of so many tokens, whose ids are their own number."""
     mask = (np.arange(S) < lengths[:, None]).astype(np.int32)
     ids = mask * np.arange(1, len(lengths) + 1, dtype=np.int32)[:, None]
@@ -44,7 +44,7 @@ def small_batches(monkeypatch):
 @pytest.mark.parametrize('choices', [0, 3])
 def test_every_row_is_planned_once_in_a_batch_as_long_as_it(mesh, small_batches, choices):
     lengths = np.random.default_rng(0).integers(1, 65, 150)
-    plan = list(bucket_by_length(features_of(lengths, choices=choices), 3, mesh))
+    plan = list(bucket_by_length(load_features(lengths, choices=choices), 3, mesh))
     assert sorted(np.concatenate([batch.rows for batch in plan])) == list(range(150))
     assert len({batch.length for batch in plan}) == 3 and len(plan) > 3
     for rows, length, size in plan:
@@ -53,7 +53,7 @@ def test_every_row_is_planned_once_in_a_batch_as_long_as_it(mesh, small_batches,
 
 
 def test_what_is_left_of_a_split_takes_the_programs_of_all_of_it(mesh, small_batches):
-    features = features_of(np.random.default_rng(0).integers(1, 65, 150))
+    features = load_features(np.random.default_rng(0).integers(1, 65, 150))
     wanted = np.arange(150) % 7 == 0
     programs = lambda plan: {(batch.length, batch.size) for batch in plan}
     plan = list(bucket_by_length(features, 3, mesh, wanted))
@@ -64,7 +64,7 @@ def test_what_is_left_of_a_split_takes_the_programs_of_all_of_it(mesh, small_bat
 def test_results_stand_in_the_rows_order_whatever_their_shape(mesh, small_batches):
     """One number a row, one for every position, and as many of the best as a batch has."""
     lengths = np.random.default_rng(1).integers(1, 65, 100)
-    features = features_of(lengths) | {'double': 2 * np.arange(1, 101, dtype=np.float32)}
+    features = load_features(lengths) | {'double': 2 * np.arange(1, 101, dtype=np.float32)}
     shapes = set()
 
     @jax.jit

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from bert_jax.input_pipeline.tasks.registry import load_task
+from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.runs.finetuning import sweep
 from tests.helpers.refusals import refused
 

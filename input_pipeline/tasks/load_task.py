@@ -1,7 +1,7 @@
 """Tasks to fine-tune on: read examples, make features, decode model outputs, score.
 
-One file per task family. `load_task` is the way in: it takes one of the paper's tasks by
-name, or a JSON task file (docs: `from_description` of the family's file).
+A class for each family of tasks, which says what is in its JSON task files. `load_task` is the way
+in: it takes one of the paper's tasks by name, or a JSON task file.
 """
 
 from __future__ import annotations
@@ -10,29 +10,27 @@ import os
 from typing import Any
 
 from bert_jax.configs.errors import UserError, suggest
-from bert_jax.input_pipeline.tasks import (
-    classification,
-    embedding,
-    multilabel,
-    multiple_choice,
-    squad,
-    tagging,
-    task_file,
-)
 from bert_jax.input_pipeline.tasks.base import Task
-from bert_jax.input_pipeline.text.encodings import located, plain_name
+from bert_jax.input_pipeline.tasks.classification import TextTask
+from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
+from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
+from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
+from bert_jax.input_pipeline.tasks.squad import SpanTask
+from bert_jax.input_pipeline.tasks.tagging import TaggingTask
+from bert_jax.input_pipeline.tasks.task_file import TaskFile, is_task_file
+from bert_jax.input_pipeline.text.encodings import located
 
-# The families of tasks: the paper's by name, those of JSON task files by kind.
-BY_NAME = {
-    name: family
-    for family in (classification, squad, multiple_choice, tagging)
-    for name in family.NAMES
-}
-BY_KIND = {
-    kind: family
-    for family in (classification, squad, multiple_choice, tagging, embedding, multilabel)
-    for kind in family.KINDS
-}
+TASKS: tuple[type[Task], ...] = (
+    TextTask,
+    SpanTask,
+    ChoiceTask,
+    TaggingTask,
+    EmbeddingTask,
+    MultiLabelTask,
+)
+# The paper's tasks by name, those of JSON task files by kind.
+BY_NAME = {name: task for task in TASKS for name in task.names}
+BY_KIND = {kind: task for task in TASKS for kind in task.kinds}
 
 
 def load_task(name_or_json: str, data_dir: str = '') -> Task:
@@ -47,14 +45,16 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
       UserError: the name is unknown, a folder is needed, or the task file is bad.
     """
     # A path ends in .json and a name does not, so no task can be mistaken for a file.
-    if task_file.is_task_file(name_or_json):
-        return _load_json(name_or_json, data_dir)
+    if is_task_file(name_or_json):
+        file = TaskFile.read(name_or_json, data_dir)
+        kind = file.get('kind')
+        if kind not in BY_KIND:
+            raise UserError(f'--task={name_or_json}: kind {kind!r} is none of {", ".join(BY_KIND)}')
+        return BY_KIND[kind].from_task_file(file)
     if name_or_json not in BY_NAME:
-        of_run = (
-            ' of a task file, such as a run keeps of a table as task/NAME.json'
-            if os.path.splitext(name_or_json)[1]
-            else ''
-        )
+        of_run = ''
+        if os.path.splitext(name_or_json)[1]:
+            of_run = ' of a task file, such as a run keeps of a table as task/NAME.json'
         raise UserError(
             f'--task={name_or_json}: unknown; use one of {", ".join(BY_NAME)}, or a path ending in'
             f' .json{of_run}{suggest(name_or_json, BY_NAME)}'
@@ -63,12 +63,12 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
 
     # The other tasks' official files are not in tensorflow-datasets under a name of ours.
-    if data_dir.startswith('tfds:') and BY_NAME[name_or_json] not in (classification, squad):
+    if data_dir.startswith('tfds:') and BY_NAME[name_or_json] not in (TextTask, SpanTask):
         raise UserError(
             f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name;'
             f' describe {name_or_json} in JSON'
         )
-    return BY_NAME[name_or_json].by_name(name_or_json, data_dir)
+    return BY_NAME[name_or_json].from_name(name_or_json, data_dir)
 
 
 def score_file(
@@ -95,18 +95,3 @@ def score_file(
         'metrics': loaded.score(examples, answers),
         'examples': len(examples),
     }
-
-
-def _load_json(path: str, data_dir: str) -> Task:
-    """Read a JSON task file; its kind picks the family."""
-    description = task_file.read(path)
-    if description['kind'] not in BY_KIND:
-        raise UserError(
-            f'--task={path}: kind {description["kind"]!r} is none of {", ".join(BY_KIND)}'
-        )
-
-    # Results are filed under the file's own name. Its data are in its folder, or in data_dir.
-    name = os.path.splitext(os.path.basename(plain_name(path)))[0]
-    return BY_KIND[description['kind']].from_description(
-        name, description, data_dir or os.path.dirname(path) or '.'
-    )
