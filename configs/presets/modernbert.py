@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from bert_jax.configs.schema import (
@@ -113,12 +114,81 @@ def make_mmbert_run(name: str, hidden_size: int) -> PretrainConfig:
     return make_run(name, model, 8e-4, (768, 4608), (2e12, 3e9, 60e9), **differing)
 
 
+# Tokens of a step of ModernBERT and mmBERT, in every phase.
+_STEP_TOKENS = 4608 * 1024
+
+
+def add_phases(run: PretrainConfig, name: str, *later: tuple[float, Phase]) -> PretrainConfig:
+    """Return a run with further phases on rows of 8,192 tokens, each of so many tokens."""
+    phases = list(run.phases)
+    for tokens, phase in later:
+        steps = round(tokens / _STEP_TOKENS)
+        phases.append(dataclasses.replace(phase, seq_len=8192, steps=steps, batch_size=576))
+    return dataclasses.replace(run, name=name, phases=tuple(phases))
+
+
+def modernbert_base_recipe() -> PretrainConfig:
+    """Return all of ModernBERT-base's pre-training: three phases.
+
+    1.719 trillion tokens in rows of 1,024, then 250 billion in rows of 8,192 with another rotary
+    base in global layers, and 50 billion over which the rate falls (AnswerDotAI/ModernBERT
+    yamls/modernbert). The authors averaged checkpoints of the last phase. Never run here.
+    """
+    constant = Phase(
+        schedule='constant',
+        peak_lr=3e-4,
+        warmup_steps=0,
+        rope_theta=160_000.0,
+        local_rope_theta=10_000.0,
+    )
+    decay = dataclasses.replace(
+        constant, schedule='wsd', decay_fraction=1.0, decay_shape='one_minus_sqrt', end_lr=3e-7
+    )
+    return add_phases(modernbert_base(), 'modernbert_base_recipe', (250e9, constant), (50e9, decay))
+
+
+def add_mmbert_phases(run: PretrainConfig, name: str) -> PretrainConfig:
+    """Return a run of mmBERT with the two phases of more languages and fewer masks."""
+    more = Phase(
+        schedule='constant',
+        warmup_steps=0,
+        rope_theta=160_000.0,
+        local_rope_theta=160_000.0,
+        masked_lm_prob=0.15,
+    )
+    decay = dataclasses.replace(
+        more,
+        schedule='wsd',
+        decay_fraction=1.0,
+        decay_shape='one_minus_sqrt',
+        end_lr=1.6e-5,
+        masked_lm_prob=0.05,
+    )
+    return add_phases(run, name, (600e9, more), (100e9, decay))
+
+
+def mmbert_base_recipe() -> PretrainConfig:
+    """Return all of mmBERT-base's pre-training: three phases, of 60, 110 and 1,833 languages.
+
+    Two trillion tokens, 600 and 100 billion; 30, 15 and 5 % of them masked, which takes records
+    with --masking=dynamic (Marone et al. 2025 and its repository's configs, of which phase 1 says
+    25 %). That the batch grows from 768 and the rate warms up over 3 billion tokens is ModernBERT's
+    and not stated there. Never run here.
+    """
+    return add_mmbert_phases(mmbert_base(), 'mmbert_base_recipe')
+
+
+def mmbert_small_recipe() -> PretrainConfig:
+    """Return all of mmBERT-small's pre-training, as mmbert_base_recipe. Never run here."""
+    return add_mmbert_phases(mmbert_small(), 'mmbert_small_recipe')
+
+
 def modernbert_base() -> PretrainConfig:
     """Return ModernBERT-base, first phase (22 layers, H=768, F=1152): 149,014,272 parameters.
 
     149,655,232 with the masked-LM head. Recipe: AnswerDotAI/ModernBERT yamls/modernbert, 1.719
-    trillion tokens in packed rows of 1,024, theta 10,000 everywhere; docs/modernbert.md has the two
-    phases on 8,192 tokens that follow. Hardware: 191 hours of eight H100 there; never run here.
+    trillion tokens in packed rows of 1,024, theta 10,000 everywhere; modernbert_base_recipe has
+    the two phases on 8,192 tokens that follow. Hardware: 191 hours of eight H100 there; never run here.
     """
     return make_run(
         'modernbert_base', make_shape(22, 768, 1152), 8e-4, (768, 4608), (1.719e12, 3e9, 50e9)
@@ -176,7 +246,7 @@ def mmbert_base() -> PretrainConfig:
     vocabulary of 256,000 entries.
 
     Recipe: its repository's configs: rate 8e-4, batch 4,608, 2 trillion tokens on 60 languages at
-    first; launch/recipes/mmbert.sh has the three phases. Never run here.
+    first; mmbert_base_recipe has the three phases. Never run here.
     """
     return make_mmbert_run('mmbert_base', 768)
 
@@ -188,7 +258,7 @@ def mmbert_small() -> PretrainConfig:
     vocabulary of 256,000 entries.
 
     Recipe: its repository's configs: rate 8e-4, batch 4,608, 2 trillion tokens on 60 languages at
-    first; launch/recipes/mmbert.sh has the three phases. Never run here.
+    first; mmbert_base_recipe has the three phases. Never run here.
     """
     return make_mmbert_run('mmbert_small', 384)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bert_jax.input_pipeline.tokenizer.words import spell
 
+from bert_jax.input_pipeline.tokenizer.wordpiece import spell_words
 from bert_jax.model.retvec import spell_in_bits
 
 _REASON = 'retvec is not installed: pip install --no-deps retvec, beside TensorFlow'
@@ -23,4 +23,4 @@ def test_the_bits_of_words_in_any_script():
 
     theirs = RETVecBinarizer(16, 24).binarize(tf.constant(WORDS)).numpy()
     assert theirs.shape == (len(WORDS), 16, 24)
-    assert np.array_equal(spell_in_bits(spell(WORDS)), theirs)
+    assert np.array_equal(spell_in_bits(spell_words(WORDS)), theirs)
