@@ -47,7 +47,7 @@ def hparams_of(
     )
 
 
-def compute_learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
+def compute_learning_rate(settings: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     """Return the learning rate at `step` (0-based): linear warm-up from 0, then the schedule.
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
@@ -62,20 +62,20 @@ def compute_learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax
         (t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0
     )
     # The share, from 1 to 0, of the way from peak_lr down to end_lr that is still to go.
-    match config.schedule:
+    match settings.schedule:
         case 'bert':
             share_left = share_of_steps_left
         case 'polynomial':
-            share_left = share_of_steps_left**config.power
+            share_left = share_of_steps_left**settings.power
         case 'linear':
             share_left = 1.0 - after
         case 'cosine':
             share_left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
         case 'wsd':
             # Warm-up, a stable rate, and a decay over the last share of the steps alone.
-            decay_steps = config.decay_fraction * h.total_steps
+            decay_steps = settings.decay_fraction * h.total_steps
             share_left = jnp.clip((h.total_steps - t) / decay_steps, 0.0, 1.0)
-            if config.decay_shape == 'one_minus_sqrt':
+            if settings.decay_shape == 'one_minus_sqrt':
                 share_left = 1.0 - jnp.sqrt(1.0 - share_left)
         case 'constant':
             share_left = jnp.ones(())
@@ -85,7 +85,7 @@ def compute_learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax
 
 
 def list_rates(
-    config: OptimizerConfig, total_steps: int, borders: Iterable[int] = ()
+    settings: OptimizerConfig, total_steps: int, borders: Iterable[int] = ()
 ) -> list[tuple[int, float]]:
     """List [(step, rate)] of chosen steps, counted from 1 as in the log.
 
@@ -96,28 +96,28 @@ def list_rates(
     # Steps as the schedule counts them, from 0.
     chosen = {0, total_steps - 1}
     chosen.update(i * total_steps // 20 for i in range(20))
-    for border in (config.warmup_steps, *borders):
+    for border in (settings.warmup_steps, *borders):
         chosen.update((border - 1, border, border + 1))
     steps = np.array(sorted(step for step in chosen if 0 <= step < total_steps))
-    rates = compute_learning_rate(config, hparams_of(config, 0, total_steps), steps)
+    rates = compute_learning_rate(settings, hparams_of(settings, 0, total_steps), steps)
     return list(zip((steps + 1).tolist(), np.asarray(rates).tolist(), strict=True))
 
 
-def format_schedule(config: OptimizerConfig, phase_steps: Sequence[int]) -> str:
+def format_schedule(settings: OptimizerConfig, phase_steps: Sequence[int]) -> str:
     """Return the table of step (from 1, as in the log), phase and learning rate.
 
     Args:
-      config: the settings.
+      settings: the settings.
       phase_steps: the steps of each phase.
     """
     # Ends of phases are shown too, with the points where the schedule bends.
     ends = list(itertools.accumulate(phase_steps))
     lines = [
-        f'# {config.schedule}, {ends[-1]} steps, warm-up {config.warmup_steps}',
+        f'# {settings.schedule}, {ends[-1]} steps, warm-up {settings.warmup_steps}',
         '# step N is the N-th, as in the log and metrics.jsonl: the rate is the one that it is made'
         ' at',
         f'{"step":>10}  phase  learning_rate',
     ]
-    for step, rate in list_rates(config, ends[-1], ends[:-1]):
+    for step, rate in list_rates(settings, ends[-1], ends[:-1]):
         lines.append(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
     return '\n'.join(lines)
