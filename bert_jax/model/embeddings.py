@@ -38,16 +38,16 @@ def pad_vocab(vocab_size: int) -> int:
     return -(-vocab_size // 128) * 128
 
 
-def make_table_init(config: ModelConfig):
+def make_table_init(model: ModelConfig):
     """Return an initialiser of a [V, E] table: truncated normal, zero where no word is.
 
     Those rows are never read and never updated.
     """
     # The table has V rows, of which only the vocabulary's are words.
-    normal = jax.nn.initializers.truncated_normal(config.initializer_range)
+    normal = jax.nn.initializers.truncated_normal(model.initializer_range)
 
     def init(key, shape, dtype=jnp.float32):
-        real = jnp.arange(shape[0])[:, None] < config.vocab_size
+        real = jnp.arange(shape[0])[:, None] < model.vocab_size
         return jnp.where(real, normal(key, shape, dtype), jnp.zeros((), dtype))
 
     return init
