@@ -118,7 +118,8 @@ def _put(data: Any, root: type[Section], name: str, text: str) -> None:
     hint: Any = root
     for step in name.split('.'):
         inside, option = inside[key], None
-        if item := find_item_type(hint):
+        item = find_item_type(hint)
+        if item:
             if not step.isdecimal() or int(step) >= len(inside):
                 raise UserError(
                     f'{name}: {step!r} is no place in it; the places are 0 to {len(inside) - 1}'
@@ -162,7 +163,8 @@ def _parse(text: str, hint: Any, name: str) -> Any:
         setting = name.rpartition('.')[2]
         if text in choices or is_registered(setting, text):
             return text
-        if line := explain_unknown(setting, text):
+        line = explain_unknown(setting, text)
+        if line:
             raise UserError(f'{line}; ours are {", ".join(choices)}')
         raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{or_none}')
 
@@ -311,7 +313,8 @@ def describe_settings(cls: type[Section], prefix: str = '') -> str:
             continue
         numbers = f' in {field.option.within}' if field.option.within else ''
         meaning = f'{_type(field.type)}{numbers}: {field.option.help}'
-        if why := unread.get(name.removeprefix('runtime.')):
+        why = unread.get(name.removeprefix('runtime.'))
+        if why:
             meaning += f'. To be left alone in these runs: {why}'
         lines.append(textwrap.fill(meaning, 100, initial_indent='    ', subsequent_indent='    '))
     return '\n'.join(lines)

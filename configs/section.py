@@ -63,7 +63,8 @@ class Section:
             # The type before the interval, which only numbers have; contradictions last, because
             # `check` may then rely on every field.
             if not _matches(value, hint) and not is_registered(field.name, value):
-                if line := explain_unknown(field.name, value):
+                line = explain_unknown(field.name, value)
+                if line:
                     choices = ', '.join(map(str, typing.get_args(hint)))
                     raise UserError(f'{line}; ours are {choices}')
                 is_choice = typing.get_origin(hint) is Literal
@@ -151,7 +152,8 @@ def _read(field: Described, value: Any, path: str, title: str) -> Any:
     """Return a setting from parsed JSON: sections as such, what else there is unchecked."""
     if is_section(field.type):
         return typed_json.make(field.type, value, f'{path}.{field.name}' if path else field.name)
-    if (item := find_item_type(field.type)) is None:
+    item = find_item_type(field.type)
+    if item is None:
         return value
     if not isinstance(value, list | tuple):
         raise UserError(f'{title}.{field.name}={reprlib.repr(value)}: expected a list')

@@ -315,7 +315,8 @@ def _describe_unknown(flag: str, program: str, settings: type[Section] | None) -
     """Return the line for a flag that the program does not have: what may have been meant."""
     from bert_jax.cli import elsewhere  # where it is needed, so that --help is quick
 
-    if instead := commands.REMOVED_FLAGS.get(program, {}).get(flag):
+    instead = commands.REMOVED_FLAGS.get(program, {}).get(flag)
+    if instead:
         return f'--{flag} is gone: {instead}'
     flag_names = [each.name for each in list_own_flags()]
     if settings is None and 'set' in flag_names:  # feature-based's own --set
@@ -348,7 +349,8 @@ def _explain_shortage(error: BaseException) -> str | None:
             )
 
         # After the disk: a full one is named as such also where it was met over a network.
-        if unreachable := _explain_unreachable(cause):
+        unreachable = _explain_unreachable(cause)
+        if unreachable:
             return unreachable
 
         # The host's memory, and after it the device's, which has other remedies.

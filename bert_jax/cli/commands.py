@@ -45,7 +45,8 @@ def find_module(name: str) -> str:
     Raises UserError for a subcommand that was there once.
     """
     word = sys.argv[1] if len(sys.argv) > 1 else ''
-    if reason := _LEFT.get((name, word)):
+    reason = _LEFT.get((name, word))
+    if reason:
         raise UserError(f'{word}: {reason}')
     file = SUBCOMMANDS.get(name, {}).get(word)
     if file:
@@ -57,7 +58,10 @@ def find_module(name: str) -> str:
 
 def check_no_subcommand(file: str, words: Sequence[str]) -> None:
     """Raise UserError where a file of launch is run as if it were the script of its command."""
-    if part := SUBCOMMANDS.get(file, {}).get(words[0] if words else ''):
+    if not words:
+        return
+    part = SUBCOMMANDS.get(file, {}).get(words[0])
+    if part:
         raise UserError(
             f'{words[0]!r} is a part of the installed command: run `{name_as_typed(part)}`, or'
             f' python -m bert_jax.launch.{part}'

@@ -80,7 +80,8 @@ class CommonFlags(TrainingFlags):
             by_flag['batch_size'] = [f'{name}batch_size={self.batch_size}' for name in sections]
         if self.learning_rate is not None:
             by_flag['learning_rate'] = [f'optimizer.peak_lr={self.learning_rate}']
-        if tracked := self.tracked():
+        tracked = self.tracked()
+        if tracked:
             by_flag['track'] = tracked
 
         # The last of two would win without a word.

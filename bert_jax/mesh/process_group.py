@@ -74,7 +74,8 @@ class Connection:
                 if len(self._unread) > _LONGEST or (seconds_left is not None and seconds_left <= 0):
                     return None
                 self._socket.settimeout(seconds_left)
-                if not (received := self._socket.recv(1 << 16)):
+                received = self._socket.recv(1 << 16)
+                if not received:
                     return None
                 self._unread += received
             # Neither bytes that are no JSON nor deep nesting end this thread: a port is open to
@@ -109,7 +110,8 @@ def find_objection(descriptions: Mapping[int, Mapping[str, Any]], advice: str = 
     start.
     """
     # A refusal explains itself; differences are named only where all would have started.
-    if refused := sorted(process for process in descriptions if 'refused' in descriptions[process]):
+    refused = sorted(process for process in descriptions if 'refused' in descriptions[process])
+    if refused:
         return f'{name_processes(refused)} refused to start: {descriptions[refused[0]]["refused"]}'
 
     # By value: few values and many holders in most cases, and the odd one out is what is looked

@@ -150,7 +150,8 @@ def _check_devices() -> None:
     # All processes see the devices of all, so all come to the same verdict without a word.
     counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
     devices = {process: {'devices': f'{n} x {kind}'} for (process, kind), n in counts.items()}
-    if line := find_objection(devices, 'give each as many of the same kind'):
+    line = find_objection(devices, 'give each as many of the same kind')
+    if line:
         raise UserError(line)
 
 
@@ -170,7 +171,8 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
             address_here = [_find_own_address(), server.getsockname()[1]]
         gathered = _gather({'says': says, 'address': address_here})
         # All have gathered the same, so all raise or none does.
-        if line := find_objection({i: message['says'] for i, message in enumerate(gathered)}):
+        line = find_objection({i: message['says'] for i, message in enumerate(gathered)})
+        if line:
             raise UserError(line)
         address = tuple(gathered[0]['address'])
 
@@ -221,7 +223,8 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
     # All processes must come here, or none: a gathering waits for everybody.
     if jax.process_count() == 1:
         return
-    if line := find_objection(dict(enumerate(_gather(say()))), advice):
+    line = find_objection(dict(enumerate(_gather(say()))), advice)
+    if line:
         raise UserError(line)
 
 

@@ -101,7 +101,8 @@ class Lead(ProcessGroup):
                 )  # fmt: skip
             missing = sorted(set(range(1, self.processes)) - set(self._said))
             error: UserError | None = None
-            if line := find_objection({0: says, **self._said}):
+            line = find_objection({0: says, **self._said})
+            if line:
                 error = UserError(line)
             elif missing:
                 error = Absent(

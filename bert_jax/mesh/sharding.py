@@ -39,7 +39,7 @@ def check_divides(
 def list_free_axes() -> tuple[str, ...]:
     """Axes of the current mesh that XLA may split arrays over; () without a mesh.
 
-    Inside `per_data_shard` `data` is none of them.
+    Inside `exchange.sum_by_parts` `data` is none of them.
     """
     # Inside shard_map the axes that it splits by hand are out of XLA's.
     mesh = jax.sharding.get_abstract_mesh()

@@ -38,16 +38,16 @@ def pad_vocab(vocab_size: int) -> int:
     return -(-vocab_size // 128) * 128
 
 
-def make_table_init(config: ModelConfig):
+def make_table_init(model: ModelConfig):
     """Return an initialiser of a [V, E] table: truncated normal, zero where no word is.
 
     Those rows are never read and never updated.
     """
     # The table has V rows, of which only the vocabulary's are words.
-    normal = jax.nn.initializers.truncated_normal(config.initializer_range)
+    normal = jax.nn.initializers.truncated_normal(model.initializer_range)
 
     def init(key, shape, dtype=jnp.float32):
-        real = jnp.arange(shape[0])[:, None] < config.vocab_size
+        real = jnp.arange(shape[0])[:, None] < model.vocab_size
         return jnp.where(real, normal(key, shape, dtype), jnp.zeros((), dtype))
 
     return init
@@ -56,8 +56,8 @@ def make_table_init(config: ModelConfig):
 class WordTable:
     """A row of trained weights for each piece; the masked-LM head shares them (the paper)."""
 
-    def __init__(self, config: ModelConfig):
-        self.config = config
+    def __init__(self, shape: ModelConfig):
+        self.config = shape
 
     def look_up(self, module: nn.Module, input_ids_BT: Array) -> tuple[Array, Array | None]:
         """Return (word vectors [B, T, E], the [V, E] table that the masked-LM head shares, if any).
@@ -160,14 +160,14 @@ class Embeddings(nn.Module):
         return dense(c, c.hidden_size, self.dtype, 'to_hidden')(x_BTE), shared_VE
 
 
-def get_words(batch: Mapping[str, Array], config: ModelConfig) -> Array:
+def get_words(batch: Mapping[str, Array], shape: ModelConfig) -> Array:
     """Return what word vectors are made from: input_ids [B, T], or characters [B, T, 16].
 
     The latter are put into a batch by its kind of embedding (configs/model/embedding_kinds.py).
     """
-    return batch[config.words.reads]
+    return batch[shape.words.reads]
 
 
-def make_first_words(config: ModelConfig) -> dict[str, Array]:
+def make_first_words(shape: ModelConfig) -> dict[str, Array]:
     """Return the input that the word vectors are made from, of one row of one token."""
-    return {config.words.reads: jnp.zeros((1, 1, *config.words.axes), jnp.int32)}
+    return {shape.words.reads: jnp.zeros((1, 1, *shape.words.axes), jnp.int32)}

@@ -167,13 +167,13 @@ class Encoder(nn.Module):
         for name, first, last in ((layout.BELOW, 0, below), ('layers', below, c.num_layers)):
             if first == last:
                 continue
-            config = c.tuned(TuningConfig()) if name == layout.BELOW else c
+            shape = c.tuned(TuningConfig()) if name == layout.BELOW else c
             # The blocks of a group are one block's weights, gone through again and again.
             numbers = np.arange(first, last).reshape(-1, c.num_layers // c.own_blocks)
             if self.is_initializing():
-                states = [self._init_blocks(config, name, numbers, x_BTH, rows)]
+                states = [self._init_blocks(shape, name, numbers, x_BTH, rows)]
             else:
-                make = self._make_run_block(config, rows, isinstance(x_BTH, jax.core.Tracer))
+                make = self._make_run_block(shape, rows, isinstance(x_BTH, jax.core.Tracer))
                 blocks = self.variables['params'][name]
                 run_stack = self._scan_blocks if self.scan else self._unroll_blocks
                 states = run_stack(make, blocks, numbers, x_BTH)
@@ -181,18 +181,18 @@ class Encoder(nn.Module):
             hidden += states
         return hidden
 
-    def _block_fields(self, config: ModelConfig, like: int) -> tuple[Any, ...]:
+    def _block_fields(self, shape: ModelConfig, like: int) -> tuple[Any, ...]:
         """Return the fields of a block of the kind that block number `like` has."""
-        return config, self.dtype, self.kernel, self.matmul_dtype, like
+        return shape, self.dtype, self.kernel, self.matmul_dtype, like
 
-    def _make_run_block(self, config: ModelConfig, rows: Rows, is_traced: bool) -> _MakeRunBlock:
+    def _make_run_block(self, shape: ModelConfig, rows: Rows, is_traced: bool) -> _MakeRunBlock:
         """Return what makes a function that goes through a block of a kind."""
-        block_class = find_class('block', config.block, BLOCKS)
+        block_class = find_class('block', shape.block, BLOCKS)
 
         # Blocks of one kind share a function, and with it a trace.
         @functools.cache
         def make(like: int) -> Callable[[Any, Array, Array | int], Array]:
-            block = block_class(*self._block_fields(config, like), parent=None)
+            block = block_class(*self._block_fields(shape, like), parent=None)
 
             def run(params: Any, x_BTH: Array, number: Array | int) -> Array:
                 return block.apply({'params': params}, x_BTH, number, rows)[0]
@@ -296,30 +296,30 @@ class Encoder(nn.Module):
         return jnp.asarray(states) if self.is_mutable_collection('intermediates') else None
 
     def _init_blocks(
-        self, config: ModelConfig, name: str, numbers: np.ndarray, x_BTH: Array, rows: Rows
+        self, shape: ModelConfig, name: str, numbers: np.ndarray, x_BTH: Array, rows: Rows
     ) -> Array:
         """Make a stack of fresh blocks; return x [B, T, H] after them.
 
         Args:
-          config: of the blocks.
+          shape: of the blocks.
           name: the stack's.
           numbers: of the blocks, those of a group in a row.
           x_BTH: their input.
           rows: what they are told of it.
         """
         stack = nn.scan(
-            find_class('block', config.block, BLOCKS),
+            find_class('block', shape.block, BLOCKS),
             variable_axes={'params': 0},
             split_rngs={'params': True},
             in_axes=(0, nn.broadcast),
             length=len(numbers),
         )
         # All are made as the last one is; what the first ones lack is cut off.
-        fields = self._block_fields(config, int(numbers[-1, 0]))
+        fields = self._block_fields(shape, int(numbers[-1, 0]))
         indices = jnp.arange(len(numbers))
         lacking = []
         for number in numbers[:, 0]:
-            lacking.append([p.norm for p in make_parts(config, number) if not p.is_normed])
+            lacking.append([p.norm for p in make_parts(shape, number) if not p.is_normed])
         if not lacking[0]:
             return stack(*fields, name=name)(x_BTH, indices, rows)[0]
 

@@ -69,9 +69,9 @@ class Method:
     trains_matrices = True
     folds = True
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, shape: ModelConfig):
         """Make the method with the options of a model's tuning."""
-        self.tuning = config.tuning
+        self.tuning = shape.tuning
 
     def trained_from(self, path: str) -> int | None:
         """Return the block from which on the leaf at `path` is trained; None where it is frozen.
@@ -173,9 +173,9 @@ class Efficient(Method):
 class BitFit(Efficient):
     """All biases, or those of query and intermediate (Ben Zaken et al. 2022); nothing is added."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, shape: ModelConfig):
         """Make the method: see Method."""
-        super().__init__(config)
+        super().__init__(shape)
         self._has_all = self.tuning.option('biases') == 'all'
         self.trained = r'/bias$' if self._has_all else r'/(query|intermediate)/bias$'
 
@@ -195,9 +195,9 @@ class LoRA(Efficient):
     loralib layers.py:90-150; B is 0 at first.
     """
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, shape: ModelConfig):
         """Make the method: see Method."""
-        super().__init__(config)
+        super().__init__(shape)
         self._matrices = self.tuning.option('matrices').split(',')
         self._rank, self._rate = self.tuning.option('rank'), self.tuning.option('lora_dropout')
         self._scale = self.tuning.option('alpha') / self._rank
@@ -301,9 +301,9 @@ class IA3(Efficient):
 
     begins = 'key'
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, shape: ModelConfig):
         """Make the method: see Method."""
-        super().__init__(config)
+        super().__init__(shape)
         # peft finds 'output.dense' at the end of the attention's output's name too.
         of_peft = self.tuning.option('vectors') == 'peft'
         self._before = ('attention_output', 'output') if of_peft else ('output',)
@@ -405,9 +405,9 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def choose_tuning_method(config: ModelConfig) -> Method:
+def choose_tuning_method(shape: ModelConfig) -> Method:
     """Return the method by which a model is tuned."""
-    return METHODS[config.tuning.method](config)
+    return METHODS[shape.tuning.method](shape)
 
 
 def is_added(path: str) -> bool:

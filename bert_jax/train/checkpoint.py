@@ -112,7 +112,8 @@ class Checkpoints:
         # Scores of an earlier start of this run: what was the best must stay the best.
         for step in list_saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
-                if score := rank_score(read_meta(self._folder / str(step)).get('score')):
+                score = rank_score(read_meta(self._folder / str(step)).get('score'))
+                if score:
                     self._scores[step] = score
         return ocp.CheckpointManager(
             self._folder,
@@ -333,7 +334,8 @@ class Checkpoints:
         # The names come first: another program's arrays would fail below as if they were damaged.
         meta = read_meta(self._folder / str(step))
         promised = meta['fingerprints']
-        if other := sorted(group_by_path(target).keys() ^ promised.keys()):
+        other = sorted(group_by_path(target).keys() ^ promised.keys())
+        if other:
             raise UserError(
                 f'{self._folder}/{step}: holds other arrays than this program trains ({other[0]},'
                 f' {len(other)} in all): go on with the version that wrote it, or use another'

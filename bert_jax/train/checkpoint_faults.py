@@ -114,7 +114,8 @@ def compute_checksum(meta: dict[str, Any]) -> int:
 
 def compare(read: dict[str, int], promised: dict[str, int]) -> None:
     """Raise Damaged unless what was read has the fingerprints that were saved with it."""
-    if wrong := [name for name in promised if read.get(name) != promised[name]]:
+    wrong = [name for name in promised if read.get(name) != promised[name]]
+    if wrong:
         raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
 
 
@@ -126,7 +127,8 @@ def describe(error: BaseException) -> str:
     text = re.split(details, str(cause).strip())[0]
     text = (text.splitlines() or [''])[0]
     # Of tensorstore's text only its code and the file are told, not the way there, array by array.
-    if failure := re.match(r'([A-Z_]+: ).*(local file .*)', text):
+    failure = re.match(r'([A-Z_]+: ).*(local file .*)', text)
+    if failure:
         text = failure[1] + failure[2]
     elif not isinstance(cause, Damaged):
         text = f'{type(cause).__name__}: {text}' if text else type(cause).__name__

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -194,10 +194,13 @@ class TaskHead(Head):
     """A head that fine-tuning trains.
 
     Attributes:
+      objective: makes what is minimised, of this head on its encoder; where it has targets, of
+        these too.
       has_targets: whether its objective reads weights of classes and smoothing.
       has_consistency: whether AdaMix's consistency loss compares two passes of a batch.
     """
 
+    objective: ClassVar[Callable[..., Objective]]
     has_targets: ClassVar[bool] = False
     has_consistency: ClassVar[bool] = False
 
@@ -211,4 +214,7 @@ class TaskHead(Head):
           embedding: how a sentence encoder is trained.
           targets: how classes are learnt.
         """
-        raise NotImplementedError
+        del embedding
+        if self.has_targets:
+            return self.objective(model, targets)
+        return self.objective(model)

@@ -73,20 +73,20 @@ def compute_learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax
         (t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0
     )
     # The share, from 1 to 0, of the way from peak_lr down to end_lr that is still to go.
-    match config.schedule:
+    match settings.schedule:
         case 'bert':
             share_left = share_of_steps_left
         case 'polynomial':
-            share_left = share_of_steps_left**config.power
+            share_left = share_of_steps_left**settings.power
         case 'linear':
             share_left = 1.0 - after
         case 'cosine':
             share_left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
         case 'wsd':
             # Warm-up, a stable rate, and a decay over the last share of the steps alone.
-            decay_steps = config.decay_fraction * h.total_steps
+            decay_steps = settings.decay_fraction * h.total_steps
             share_left = jnp.clip((h.total_steps - t) / decay_steps, 0.0, 1.0)
-            if config.decay_shape == 'one_minus_sqrt':
+            if settings.decay_shape == 'one_minus_sqrt':
                 share_left = 1.0 - jnp.sqrt(1.0 - share_left)
         case 'constant':
             share_left = jnp.ones(())

@@ -163,7 +163,7 @@ def _make_adam(
 
 
 def _make_stable_adamw(
-    config: OptimizerConfig, decay: Any, finite: Any, model: ModelConfig | None
+    settings: OptimizerConfig, decay: Any, finite: Any, model: ModelConfig | None
 ) -> optax.GradientTransformation:
     """Make StableAdamW's direction with its decay, both divided by max(1, RMS) of each tensor.
 
@@ -174,16 +174,18 @@ def _make_stable_adamw(
     def update(grads, state, params=None):
         count = jnp.where(finite, optax.safe_increment(state.count), state.count)
         t = count.astype(jnp.float32)
-        b1 = 1 - (1 - config.b1) / (1 - config.b1**t)
-        b2 = 1 - (1 - config.b2) / (1 - config.b2**t)
+        b1 = 1 - (1 - settings.b1) / (1 - settings.b1**t)
+        b2 = 1 - (1 - settings.b2) / (1 - settings.b2**t)
         mu = jax.tree.map(lambda m, g: m + (1 - b1) * (g - m), state.mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
         mu, nu = _keep_finite(finite, (mu, nu), (state.mu, state.nu))
-        ratios = jax.tree.map(lambda g, v: jnp.square(g) / jnp.maximum(v, config.eps**2), grads, nu)
+        ratios = jax.tree.map(
+            lambda g, v: jnp.square(g) / jnp.maximum(v, settings.eps**2), grads, nu
+        )
 
         def direction(m, v, w, is_decayed, mean):
             pulled: Any = 0.0
-            adam = m / (jnp.sqrt(v) + config.eps)
+            adam = m / (jnp.sqrt(v) + settings.eps)
             if is_decayed:
                 pulled = decay * w
             return (adam + pulled) / jnp.maximum(1.0, jnp.sqrt(mean))
@@ -300,7 +302,7 @@ def _count_blocks(params: Any) -> int:
     return blocks
 
 
-def compute_layer_rates(config: OptimizerConfig, params: Any) -> Any:
+def compute_layer_rates(settings: OptimizerConfig, params: Any) -> Any:
     """Return what each leaf's learning rate is multiplied by: a number, or [L, 1, ...] of a stack.
 
     0 where it is frozen. With d = layer_decay, heads and pooler have 1, block i of L (from 0) has
@@ -308,15 +310,15 @@ def compute_layer_rates(config: OptimizerConfig, params: Any) -> Any:
     there are.
     """
     blocks = _count_blocks(params)
-    if config.freeze_layers > blocks:
+    if settings.freeze_layers > blocks:
         raise UserError(
-            f'optimizer.freeze_layers={config.freeze_layers}: the model has {blocks} layers'
+            f'optimizer.freeze_layers={settings.freeze_layers}: the model has {blocks} layers'
         )
     # d**L for the lowest block to d**1 for the highest; frozen from the bottom.
-    of_block = np.float32(config.layer_decay) ** np.arange(blocks, 0, -1, dtype=np.float32)
-    of_block[: config.freeze_layers] = 0.0
-    of_embeddings = np.float32(config.layer_decay ** (blocks + 1))
-    if config.freeze_embeddings:
+    of_block = np.float32(settings.layer_decay) ** np.arange(blocks, 0, -1, dtype=np.float32)
+    of_block[: settings.freeze_layers] = 0.0
+    of_embeddings = np.float32(settings.layer_decay ** (blocks + 1))
+    if settings.freeze_embeddings:
         of_embeddings = np.float32(0.0)
 
     def rate(key_path, leaf):
@@ -341,7 +343,7 @@ def _multiply_by(factors: Callable[[Any], Any]) -> optax.GradientTransformation:
 
 
 def make_optimizer(
-    config: Optimizer,
+    settings: Optimizer,
     h: Hparams,
     step: Any,
     finite: Any = True,
@@ -355,11 +357,11 @@ def make_optimizer(
     updates mean nothing. One's own transformation is taken as it is, with its own schedule,
     clipping and decay; the other arguments are nothing to it.
     """
-    if isinstance(config, optax.GradientTransformation):
-        return config
+    if isinstance(settings, optax.GradientTransformation):
+        return settings
 
     def rates(params: Any) -> Any:
-        return compute_layer_rates(config, params)
+        return compute_layer_rates(settings, params)
 
     def moves(params: Any) -> Any:
         # 0 or 1: whether a leaf, or a block's slice, moves.
@@ -368,26 +370,26 @@ def make_optimizer(
     # What is frozen goes first, so that it does not count in the norm; then clipping, before the
     # moments see the gradient.
     chain = []
-    freezes = config.freeze_embeddings or config.freeze_layers > 0
+    freezes = settings.freeze_embeddings or settings.freeze_layers > 0
     if freezes:
         chain.append(_multiply_by(moves))
-    if config.clip_norm is not None:
-        chain.append(optax.clip_by_global_norm(config.clip_norm))
+    if settings.clip_norm is not None:
+        chain.append(optax.clip_by_global_norm(settings.clip_norm))
 
     # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
     # ratio has both in the update that it measures.
-    decay, lamb = h.weight_decay, LAMB.get(config.algorithm)
-    if config.decay == 'fully_decoupled':  # times the rate this is the decay times rate / peak
+    decay, lamb = h.weight_decay, LAMB.get(settings.algorithm)
+    if settings.decay == 'fully_decoupled':  # times the rate this is the decay times rate / peak
         decay = decay / jnp.maximum(h.peak_lr, np.float32(1e-37))
-    is_stable = config.algorithm == 'stable_adamw'
+    is_stable = settings.algorithm == 'stable_adamw'
     if is_stable:
-        adam = _make_stable_adamw(config, decay, finite, model)
+        adam = _make_stable_adamw(settings, decay, finite, model)
     else:
-        corrects_bias = config.algorithm == 'adamw'
+        corrects_bias = settings.algorithm == 'adamw'
         if lamb is not None:
             corrects_bias = lamb.bias_correction
-        adam = _make_adam(config.b1, config.b2, config.eps, corrects_bias, finite)
-    if config.moments == 'bfloat16':
+        adam = _make_adam(settings.b1, settings.b2, settings.eps, corrects_bias, finite)
+    if settings.moments == 'bfloat16':
         adam = _keep_in_bfloat16(adam, h, step)
     chain.append(adam)
     if not is_stable:
@@ -396,7 +398,7 @@ def make_optimizer(
         chain.append(_scale_by_trust_ratio(lamb, h.weight_decay))
 
     # Rates come last: whatever is before them is the same at every rate.
-    if freezes or config.layer_decay != 1.0:
+    if freezes or settings.layer_decay != 1.0:
         chain.append(_multiply_by(rates))
-    chain.append(optax.scale(-compute_learning_rate(config, h, step)))
+    chain.append(optax.scale(-compute_learning_rate(settings, h, step)))
     return optax.chain(*chain)

@@ -53,24 +53,24 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     # One row of one token: shapes of parameters do not depend on the batch.
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
     batch: dict[str, Any] = dict.fromkeys(names, np.zeros((1, 1), np.int32))
-    config = getattr(model, 'config', None)
-    if isinstance(config, ModelConfig):
-        batch.update(make_first_words(config))
+    encoder_shape = getattr(model, 'config', None)
+    if isinstance(encoder_shape, ModelConfig):
+        batch.update(make_first_words(encoder_shape))
     batch.update(getattr(model, 'first_inputs', {}))
     if inputs is not None:
         batch.update(inputs)
     return model.init(jax.random.key(seed), batch)['params']
 
 
-def split_frozen(params: Any, config: ModelConfig) -> tuple[Any, Any]:
+def split_frozen(params: Any, encoder_shape: ModelConfig) -> tuple[Any, Any]:
     """Divide a model's parameters into (what training changes, what it leaves as it is).
 
     The latter, the frozen tree, is what tuning leaves alone and what is computed from the
     vocabulary; None where all are trained. Blocks lie in both as they do in `params`: a stacked
-    leaf that is trained from some block on is in both, its blocks below frozen. `joined` puts them
-    together again.
+    leaf that is trained from some block on is in both, its blocks below frozen. `join_frozen` puts
+    them together again.
     """
-    computed, method = config.words.computed, choose_tuning_method(config)
+    computed, method = encoder_shape.words.computed, choose_tuning_method(encoder_shape)
     if method.trains_matrices and not computed:
         return params, None
 
@@ -78,7 +78,7 @@ def split_frozen(params: Any, config: ModelConfig) -> tuple[Any, Any]:
     blocks_apart = traverse_util.flatten_dict(layout.separate_blocks(params))
     was_stacked = blocks_apart.keys() != traverse_util.flatten_dict(params).keys()
     # Stacks begin with the block above those that are frozen whole.
-    first_block = config.tuning.frozen_layers or 0
+    first_block = encoder_shape.tuning.frozen_layers or 0
     trained, frozen = {}, {}
     for names, leaf in blocks_apart.items():
         path, number = layout.parse('/'.join(names))
@@ -102,7 +102,7 @@ def split_frozen(params: Any, config: ModelConfig) -> tuple[Any, Any]:
 
 
 def join_frozen(params: Any, frozen: Any) -> Any:
-    """Return a model's parameters of what is trained and what is frozen, from `split`."""
+    """Return a model's parameters of what is trained and what is frozen, from `split_frozen`."""
     if frozen is None:
         return params
     whole = traverse_util.flatten_dict(frozen)
@@ -114,14 +114,14 @@ def join_frozen(params: Any, frozen: Any) -> Any:
     return traverse_util.unflatten_dict(whole)
 
 
-def count_weights(params: Any, config: ModelConfig) -> int:
+def count_weights(params: Any, encoder_shape: ModelConfig) -> int:
     """Count the weights of a tree: those of a whole model, or what its tuning trains of it.
 
-    config: the model's. Rows that pad the vocabulary's tables for the hardware are none.
+    encoder_shape: the model's. Rows that pad the vocabulary's tables for the hardware are none.
     """
     count = 0
     for path, leaf in group_by_path(params).items():
-        count += leaf.size - count_padding_rows(path, config) * math.prod(leaf.shape[1:])
+        count += leaf.size - count_padding_rows(path, encoder_shape) * math.prod(leaf.shape[1:])
     return count
 
 
@@ -131,37 +131,44 @@ def count_checkpoint_bytes(state: TrainState) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
-def make_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
+def make_state(params: Any, optimizer: Optimizer, frozen: Any = None) -> TrainState:
     """Return a state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
-    return TrainState(params, make_optimizer(config, zero, 0).init(params), count, count, frozen)
+    return TrainState(params, make_optimizer(optimizer, zero, 0).init(params), count, count, frozen)
 
 
 def create_state(
     model: Any,
     seed: int,
-    config: Optimizer,
+    optimizer: Optimizer,
     mesh: jax.sharding.Mesh,
     shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
 ) -> TrainState:
     """Return a fresh state, made on the mesh: no device ever holds what is not its part.
 
-    model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
-    of the optimizer, or an optax one of your own; encoder: the model's, whose arrays that are not
-    trained are then frozen in the state (`split`).
+    Args:
+      model: anything with flax's `init` that reads what `init_params` gives it.
+      seed: of the parameters.
+      optimizer: its settings, or an optax one of your own.
+      mesh: the devices.
+      shard_optimizer: whether weights and moments are split over `data`.
+      encoder: the model's, whose arrays that are not trained are then frozen in the state
+        (`split_frozen`).
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
-    places = choose_shardings(compute_state_shapes(model, config, encoder), mesh, shard_optimizer)
-    make = jax.jit(_make_state_maker(model, config, encoder), out_shardings=places)
+    places = choose_shardings(
+        compute_state_shapes(model, optimizer, encoder), mesh, shard_optimizer
+    )
+    make = jax.jit(_make_state_maker(model, optimizer, encoder), out_shardings=places)
     return make(np.uint32(seed))
 
 
 def describe_state(
     model: Any,
-    config: Optimizer,
+    optimizer: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
@@ -171,16 +178,16 @@ def describe_state(
     def place(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    state = compute_state_shapes(model, config, encoder)
+    state = compute_state_shapes(model, optimizer, encoder)
     return jax.tree.map(place, state, choose_shardings(state, mesh, shard_optimizer))
 
 
 @functools.lru_cache(maxsize=1)
 def compute_state_shapes(
-    model: Any, config: Optimizer, encoder: ModelConfig | None = None
+    model: Any, optimizer: Optimizer, encoder: ModelConfig | None = None
 ) -> TrainState:
     """Return a train state's shapes, without places; kept, as a search asks for them often."""
-    return jax.eval_shape(_make_state_maker(model, config, encoder), np.uint32(0))
+    return jax.eval_shape(_make_state_maker(model, optimizer, encoder), np.uint32(0))
 
 
 def compute_parameter_shapes(model: Any) -> Any:
@@ -197,14 +204,14 @@ def _make_initialiser(model: Any) -> Callable[[Any], Any]:
 
 @functools.lru_cache(maxsize=2)
 def _make_state_maker(
-    model: Any, config: Optimizer, encoder: ModelConfig | None
+    model: Any, optimizer: Optimizer, encoder: ModelConfig | None
 ) -> Callable[[Any], TrainState]:
     def make(seed: jax.Array) -> TrainState:
         params = layout.arrange_for_model(_make_initialiser(model)(seed), model)
         if encoder is None:
-            return make_state(params, config)
+            return make_state(params, optimizer)
         trained, frozen = split_frozen(params, encoder)
-        return make_state(trained, config, frozen)
+        return make_state(trained, optimizer, frozen)
 
     return make
 
@@ -298,25 +305,31 @@ def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> Trai
 def load_encoder(
     state: TrainState,
     encoder: Mapping[str, Any],
-    config: ModelConfig,
+    encoder_shape: ModelConfig,
     name: str,
     shared: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> TrainState:
     """Return `state` with the weights of a source's encoder; what is no weight of BERT's stays.
 
-    encoder: numpy arrays, all blocks in one stack; config: the model of the state; shared: of other
-    parts that go along, by name. `name` is the source's in UserError, where names or shapes do not
-    match.
+    Args:
+      state: a fresh one.
+      encoder: numpy arrays, all blocks in one stack.
+      encoder_shape: the model of the state.
+      name: the source's, for errors.
+      shared: arrays of other parts that go along, by name.
+
+    Raises:
+      UserError: names or shapes do not match.
     """
     # In the model's own layout: blocks that are frozen whole stand in a stack of their own.
-    below, layers = config.tuning.frozen_layers or 0, encoder['layers']
+    below, layers = encoder_shape.tuning.frozen_layers or 0, encoder['layers']
     if below:
         encoder = {
             **encoder,
             layout.BELOW: layout.cut(layers, 0, below),
             'layers': layout.cut(layers, below, None),
         }
-    trained, frozen = split_frozen({'encoder': encoder}, config)
+    trained, frozen = split_frozen({'encoder': encoder}, encoder_shape)
 
     params = _load_with_added(state.params, trained, name)
     for part in shared:

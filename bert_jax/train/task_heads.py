@@ -11,7 +11,7 @@ Dims: B batch, T position, K best positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,7 @@ class Span(TaskHead):
     peft_task = 'QUESTION_ANS'
     google = ('span',)
     fits_whole_words = False
+    objective = staticmethod(task_losses.make_span_objective)
     pipeline = 'QuestionAnswering'
     script = ExampleScript(
         """\
@@ -107,12 +108,6 @@ print(words[1][texts[0].offsets[start][0] : texts[0].offsets[end][1]])""",
             best[f'{side}_scores'], best[f'{side}_indices'] = jax.lax.top_k(scores_BT, K)
         return best
 
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
-        """Return the objective of spans."""
-        return task_losses.make_span_objective(model)
-
 
 class Classifier(TaskHead):
     """One of several labels of a text or a pair."""
@@ -126,15 +121,12 @@ class Classifier(TaskHead):
     labelled = True
     has_targets = True
     has_consistency = True
+    objective: ClassVar[Callable[..., Objective]] = staticmethod(
+        task_losses.make_classification_objective
+    )
     pipeline = 'TextClassification'
     script = ExampleScript(_SHARES + _PRINT)
     card = HubCard('text-classification', 'classifies texts or pairs of texts', _ONE)
-
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
-        """Return the objective of classes."""
-        return task_losses.make_classification_objective(model, targets)
 
 
 class Regressor(Classifier):
@@ -144,6 +136,7 @@ class Regressor(Classifier):
     problem_type = 'regression'
     has_targets = False
     has_consistency = False
+    objective = staticmethod(task_losses.make_regression_objective)
     pipeline = 'Regression'
     script = ExampleScript(
         "numbers = out['logits'][0]\n"
@@ -158,12 +151,6 @@ class Regressor(Classifier):
         "print(model.predict([('A text.', 'Another.')]))",
     )
 
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
-        """Return the objective of numbers."""
-        return task_losses.make_regression_objective(model)
-
 
 class MultiLabel(Classifier):
     """Any number of several labels of a text or a pair."""
@@ -172,6 +159,7 @@ class MultiLabel(Classifier):
     problem_type = 'multi_label_classification'
     has_targets = False
     has_consistency = False
+    objective = staticmethod(task_losses.make_multi_label_objective)
     pipeline = 'MultiLabelClassification'
     # Of several labels that may hold at once, each has a probability of its own; tanh never
     # overflows. Those are given whose probability is above the threshold that was chosen on dev.
@@ -189,12 +177,6 @@ print([label for label, p in zip(about['labels'], share) if p > limits.get(label
         _ONE.replace("'A text.'", "'A text.', top_k=None"),
     )
 
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
-        """Return the objective of sets of labels."""
-        return task_losses.make_multi_label_objective(model)
-
 
 class Tokens(TaskHead):
     """A label of each word of a text."""
@@ -206,6 +188,7 @@ class Tokens(TaskHead):
     peft_task = 'TOKEN_CLS'
     labelled = True
     of_words = True
+    objective = staticmethod(task_losses.make_token_objective)
     pipeline = 'TokenClassification'
     script = ExampleScript(
         "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token,"
@@ -213,12 +196,6 @@ class Tokens(TaskHead):
         "'a text'",
     )
     card = HubCard('token-classification', 'labels the words of a text', _ONE)
-
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
-        """Return the objective of tags."""
-        return task_losses.make_token_objective(model)
 
 
 class Choice(TaskHead):
@@ -231,6 +208,7 @@ class Choice(TaskHead):
     inputs = dict.fromkeys(Head.inputs, 'b, c, t')
     fits_whole_words = False
     has_consistency = True
+    objective = staticmethod(task_losses.make_choice_objective)
     pipeline = 'MultipleChoice'
     script = ExampleScript(
         _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
@@ -252,12 +230,6 @@ class Choice(TaskHead):
     def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
         """Return the scores of the choices that are there."""
         return {'logits': task_losses.mask_absent_choices(result, batch)}
-
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
-        """Return the objective of choices."""
-        return task_losses.make_choice_objective(model)
 
 
 class Pretraining(Head):

@@ -315,7 +315,8 @@ class ModelConfig(Section):
         ):
             is_default = getattr(self, name) == getattr(ModelConfig, name)
             self._require(bool(is_read) or is_default, name, f'left alone {why}')
-        if fault := self.words.fault(self):
+        fault = self.words.fault(self)
+        if fault:
             self._require(False, *fault)
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:

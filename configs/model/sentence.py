@@ -70,7 +70,8 @@ class SentenceConfig:
         prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
         object.__setattr__(self, 'prompts', prompts)
         for name, choices in (('pooling', get_args(Pooling)), ('similarity', get_args(Similarity))):
-            if (value := getattr(self, name)) not in choices:
+            value = getattr(self, name)
+            if value not in choices:
                 raise UserError(f'{name}={value!r}: it is one of {", ".join(choices)}')
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise UserError(f'truncate_dim={self.truncate_dim}: a vector has at least one number')
@@ -154,7 +155,8 @@ class EmbeddingConfig(Section):
                     f' {limit}: lower it'
                 )
             width, limit = self.truncate_dim, 'embedding.truncate_dim leaves'
-        if large := [dim for dim, _ in self.cuts if dim is not None and dim > width]:
+        large = [dim for dim, _ in self.cuts if dim is not None and dim > width]
+        if large:
             raise UserError(
                 f'embedding.matryoshka={self.matryoshka}: {large[0]} is beyond the {width} numbers'
                 f' that {limit}: lower it'

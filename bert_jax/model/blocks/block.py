@@ -32,24 +32,24 @@ from bert_jax.model.tuning import Context, Function, choose_tuning_method
 _SITES_PER_LAYER = 3
 
 
-def make_parts(config: ModelConfig, number: int = 0) -> tuple[Part, Part]:
+def make_parts(shape: ModelConfig, number: int = 0) -> tuple[Part, Part]:
     """Return the parts of block `number`, from 0, in the order of the forward pass."""
     return (
-        ATTENTIONS[config.attention](config, number),
-        find_class('feed_forward', config.feed_forward, FEED_FORWARDS)(config, number),
+        ATTENTIONS[shape.attention](shape, number),
+        find_class('feed_forward', shape.feed_forward, FEED_FORWARDS)(shape, number),
     )
 
 
-def find_kind(config: ModelConfig, number: int) -> tuple[Any, ...]:
+def find_kind(shape: ModelConfig, number: int) -> tuple[Any, ...]:
     """Return what tells block `number` from others; equal of blocks that one program serves."""
-    return tuple(part.kind for part in make_parts(config, number))
+    return tuple(part.kind for part in make_parts(shape, number))
 
 
 @functools.lru_cache(maxsize=1024)
-def find_first_like(config: ModelConfig, number: int) -> int:
+def find_first_like(shape: ModelConfig, number: int) -> int:
     """Return the lowest number of a block of the kind that block `number` has."""
-    kind = find_kind(config, number)
-    return next(i for i in range(number + 1) if find_kind(config, i) == kind)
+    kind = find_kind(shape, number)
+    return next(i for i in range(number + 1) if find_kind(shape, i) == kind)
 
 
 @functools.lru_cache(maxsize=64)

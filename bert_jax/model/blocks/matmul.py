@@ -154,7 +154,7 @@ def dot_general(dtype: str | None) -> Callable[..., Array]:
 
 
 def dense(
-    config: ModelConfig,
+    shape: ModelConfig,
     features: int,
     dtype: DTypeLike,
     name: str,
@@ -171,7 +171,7 @@ def dense(
         features,
         use_bias,
         dtype=dtype,
-        kernel_init=jax.nn.initializers.truncated_normal(std or config.initializer_range),
+        kernel_init=jax.nn.initializers.truncated_normal(std or shape.initializer_range),
         dot_general=dot_general(matmul_dtype),
         name=name,
     )

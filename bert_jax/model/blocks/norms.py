@@ -41,7 +41,7 @@ class LayerNorm(nn.Module):
 NORMS = {'layer_norm': LayerNorm}
 
 
-def make_norm(config: ModelConfig, name: str | None = None) -> Any:
+def make_norm(shape: ModelConfig, name: str | None = None) -> Any:
     """Return the norm of an encoder, as a module of that name."""
-    norm = find_class('norm_class', config.norm_class, NORMS)
-    return norm(config.layer_norm_eps, config.use_bias, name=name)
+    norm = find_class('norm_class', shape.norm_class, NORMS)
+    return norm(shape.layer_norm_eps, shape.use_bias, name=name)

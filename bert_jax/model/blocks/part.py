@@ -53,9 +53,9 @@ class Part:
     norm = ''
     is_normed = True
 
-    def __init__(self, config: ModelConfig, number: int = 0):
+    def __init__(self, shape: ModelConfig, number: int = 0):
         """Make the part of block `number`, from 0, in an encoder of this shape."""
-        self.config, self.number = config, number
+        self.config, self.number = shape, number
 
     @property
     def kind(self) -> Any:

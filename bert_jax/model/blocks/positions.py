@@ -17,14 +17,14 @@ from bert_jax.configs.schema import ModelConfig
 class Positions:
     """No positions: nothing is added to the embeddings, and queries and keys stay as they are."""
 
-    def __init__(self, config: ModelConfig, is_local: bool = False):
+    def __init__(self, shape: ModelConfig, is_local: bool = False):
         """Make the positions of an encoder of this shape, for its blocks of one kind of attention.
 
         Args:
-          config: the shape.
+          shape: the shape.
           is_local: whether the blocks have a window.
         """
-        self.config, self.is_local = config, is_local
+        self.config, self.is_local = shape, is_local
 
     def added(
         self,

@@ -205,7 +205,8 @@ def format_plan(plan: Plan) -> Iterator[str]:
             f'whole run {title}: {_format_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
             f' chip-hours{price}'
         )
-    if missing := plan.get('not_compiled'):
+    missing = plan.get('not_compiled')
+    if missing:
         yield f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:'
         yield (
             'gradients, activations and logits are estimated, workspace is not in it, and whether'

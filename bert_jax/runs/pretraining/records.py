@@ -126,7 +126,8 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
                 f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
             )
         check_model_reads(config.model, manifest, directory)
-        if faults := check_files(directory, manifest.files):
+        faults = check_files(directory, manifest.files)
+        if faults:
             raise UserError(
                 f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'
                 ' records again'
@@ -210,7 +211,8 @@ def list_record_settings(
         settings = {f'phases.{i}.seq_len': length for i, length in enumerate(lengths)}
         if not named_shape and max(lengths) > model.max_position:
             settings['model.max_position'] = max(lengths)
-    if not named_shape and not model.holds(entries := manifests[0].vocab_size):
+    entries = manifests[0].vocab_size
+    if not named_shape and not model.holds(entries):
         settings['model.vocab_size'] = entries
     changes = [f'{name}={value}' for name, value in settings.items()]
     if changes:
@@ -250,7 +252,8 @@ def check_model_reads(model: ModelConfig, manifest: Manifest, directory: str) ->
     # several examples a row: each token may see all of its own, and no others
     if manifest.spec.packed:
         for name, wanted in (('attention', 'bidirectional'), ('bilstm', False)):
-            if (value := getattr(model, name)) != wanted:
+            value = getattr(model, name)
+            if value != wanted:
                 raise UserError(
                     f'{flag} has packed rows, which model.{name}={value} cannot keep apart: '
                     f'--set model.{name}={wanted}, or make the records without --packing'

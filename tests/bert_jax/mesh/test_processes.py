@@ -177,11 +177,11 @@ def test_a_process_that_refuses_to_start_ends_the_others_with_its_reason(wrong):
 # argv: port, process, processes, what it does once all are there
 MEMBER = """
 import os, sys, time
-from bert_jax.mesh import process_group, call_roll
+from bert_jax.mesh import process_group, roll_call
 from bert_jax.configs.errors import UserError
 process_group._GRACE_S = 0.5
 port, process, processes = map(int, sys.argv[1:4])
-met = call_roll.call_roll(('localhost', port), process, processes, 60, {})
+met = roll_call.call_roll(('localhost', port), process, processes, 60, {})
 print('met', flush=True)
 if sys.argv[4] == 'late':  # busy when it hears that it has to end
     process_group.leave = lambda code: (time.sleep(1), os._exit(code))
@@ -281,7 +281,7 @@ def test_sigterm_before_the_loop_listens_to_it_ends_the_process():
 import os, signal
 from bert_jax.mesh import processes
 cluster = processes.ClusterAddress('localhost:{free_port()}', 1, 0, timeout_s=20, heartbeat_s=20)
-with processes.joined_run(cluster, dict, dict):
+with processes.join_run(cluster, dict, dict):
     os.kill(os.getpid(), signal.SIGTERM)
     print('goes on', flush=True)
     os._exit(0)
