@@ -181,8 +181,8 @@ def check_arrays(model: Model, source: str, settings: str) -> None:
     if model.labels and head is not None and head.labelled:
         outputs = len(model.labels)
     else:
-        for part in of_task(parts):
-            of_bias = shapes.get(f'{PARTS[part].path}bias')
+        for name in of_task(parts):
+            of_bias = shapes.get(f'{PARTS[name].path}bias')
             if of_bias:
                 outputs = of_bias[0]
                 break
