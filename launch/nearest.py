@@ -62,7 +62,7 @@ class FindNearest(TrainedModel):
         )
 
         def answer(query: str) -> str:
-            near = search.find_nearest(query, self.top)
+            near = search.nearest(query, self.top)
             if self.json:
                 answers = {'query': query, 'nearest': [sentence._asdict() for sentence in near]}
                 return json.dumps(answers, ensure_ascii=False)

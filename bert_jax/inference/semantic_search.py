@@ -33,7 +33,7 @@ BLOCK = 16384  # vectors that a product has; 64 MiB of scores with the queries b
 _QUERIES = 1024
 
 
-def find_nearest(
+def nearest(
     queries_QH: np.ndarray, vectors_NH: np.ndarray, top: int, block: int = BLOCK
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the greatest products of each query with the vectors, and whose they are.
@@ -189,16 +189,16 @@ class SemanticSearch:
         say_cut(reader.path, search.cut, f'max_seq_length={length} allows')
         return search
 
-    def find_nearest(self, query: str, top: int) -> list[Near]:
+    def nearest(self, query: str, top: int) -> list[Near]:
         """Return the `top` sentences with the greatest cosine, greatest first; ties by line."""
         text = self._sentence.prompt('query') + query
         (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
         vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
-        cosines_1K, indices_1K = find_nearest(vector_1H, self._vectors_NH, top)
-        nearest_ones = []
+        cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
+        answers = []
         for index, cosine in zip(indices_1K[0], cosines_1K[0].tolist()):
-            nearest_ones.append(Near(self.lines[index], self.texts[index], cosine))
-        return nearest_ones
+            answers.append(Near(self.lines[index], self.texts[index], cosine))
+        return answers
 
 
 class Mining(NamedTuple):
@@ -263,7 +263,7 @@ def mine_hard_negatives(
     for start in range(0, len(queries), _QUERIES):
         some = queries[start : start + _QUERIES]
         queries_QH = unit(embed(some, 'query'))
-        cosines, indices = find_nearest(queries_QH, vectors_NH, min(top, len(documents)))
+        cosines, indices = nearest(queries_QH, vectors_NH, min(top, len(documents)))
         for query, vector_H, cosine, index in zip(some, queries_QH, cosines, indices, strict=True):
             mine = positives[query]
             others = ~np.isin(index, mine)

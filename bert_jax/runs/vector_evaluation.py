@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Similarity
-from bert_jax.inference.semantic_search import find_nearest
+from bert_jax.inference.semantic_search import nearest
 from bert_jax.input_pipeline.tasks import beir, similarity
 from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
 
@@ -59,7 +59,7 @@ def evaluate_retrieval(
     ids = beir.order_of_ties(given.documents, beir.is_graded(given.grades))
     documents = _embedded(embedder, [given.documents[name] for name in ids], 'document', compare)
     queries = _embedded(embedder, list(given.queries.values()), 'query', compare)
-    _, indices_QK = find_nearest(queries, documents, beir.DEPTH)
+    _, indices_QK = nearest(queries, documents, beir.DEPTH)
     rankings = {
         query: [ids[index] for index in indices_K]
         for query, indices_K in zip(given.queries, indices_QK)
@@ -163,7 +163,7 @@ def evaluate_translations(
     vectors = {name: _embedded(embedder, of, None, compare) for name, of in texts.items()}
     values = {
         f'{name} -> {other}': similarity.translated(
-            texts[other], find_nearest(vectors[name], vectors[other], 1)[1][:, 0]
+            texts[other], nearest(vectors[name], vectors[other], 1)[1][:, 0]
         )
         for name in texts
         for other in texts

@@ -11,7 +11,7 @@ from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.semantic_search import (
     Mining,
     SemanticSearch,
-    find_nearest,
+    nearest,
     mine_file,
     mine_hard_negatives,
 )
@@ -43,13 +43,13 @@ def test_the_nearest_are_those_of_the_greatest_cosine(pool='cls', layer=1):
         if text:
             other = vector(pool, layer, text)
             wanted[line] = query @ other / np.linalg.norm(query) / np.linalg.norm(other)
-    found = sentences.find_nearest('a film', 3)
+    found = sentences.nearest('a film', 3)
     assert [one.line for one in found] == sorted(wanted, key=wanted.get, reverse=True)[:3]
     assert [one.text for one in found] == [TEXTS[one.line - 1] for one in found]
     assert [one.cosine for one in found] == pytest.approx(
         [wanted[one.line] for one in found], abs=1e-5
     )
-    assert len(sentences.find_nearest('a film', 99)) == 4
+    assert len(sentences.nearest('a film', 99)) == 4
 
 
 @pytest.mark.parametrize(('top', 'block'), [(13, 3), (99, 64)])
@@ -58,7 +58,7 @@ def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block
     vectors = random.integers(-2, 3, (50, 4)).astype(np.float16)
     queries = random.integers(-2, 3, (7, 4)).astype(np.float32)
     queries[2] = 0
-    scores, indices = find_nearest(queries, vectors, top, block)
+    scores, indices = nearest(queries, vectors, top, block)
     products = queries @ vectors.T + 0.0
     wanted = np.argsort(-products, axis=1, kind='stable')[:, :top]
     assert (indices == wanted).all()
