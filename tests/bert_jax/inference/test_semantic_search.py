@@ -11,9 +11,9 @@ from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.semantic_search import (
     Mining,
     SemanticSearch,
-    nearest,
     mine_file,
     mine_hard_negatives,
+    nearest,
 )
 from bert_jax.input_pipeline.text.record_files import BadRecord
 from bert_jax.runs.sources.source import Source
