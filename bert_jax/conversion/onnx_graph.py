@@ -75,13 +75,13 @@ class Graph:
         """The outermost graph, which holds the weights and the sizes."""
         return self if self.parent is None else self.parent.root
 
-    def fresh(self, stem: str) -> str:
+    def make_name(self, stem: str) -> str:
         """Return a name that no value has."""
         root = self.root
         root._count += 1
         return f'{stem}_{root._count}'
 
-    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+    def add_node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """Add a node, or find its like; return the name of its output, or a list of several."""
         from onnx import helper
 
@@ -89,62 +89,66 @@ class Graph:
         is_loop = 'body' in attributes
         key = 'node', op, inputs, is_loop or repr(sorted(attributes.items()))
         if key not in self._names or is_loop:
-            names = self._names[key] = [self.fresh(op) for _ in range(outputs)]
+            names = self._names[key] = [self.make_name(op) for _ in range(outputs)]
             self.nodes.append(helper.make_node(op, inputs, names, names[0], **attributes))
         names = self._names[key]
         return names[0] if outputs == 1 else names
 
-    def weight(self, array: np.ndarray, name: str = '') -> str:
+    def add_weight(self, array: np.ndarray, name: str = '') -> str:
         """Return the name of a constant; small ones of equal content are one."""
         root = self.root
         key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 64 else id(array)
         if key not in root._names:
-            root._names[key] = name if name and name not in root.weights else self.fresh('constant')
+            root._names[key] = (
+                name if name and name not in root.weights else self.make_name('constant')
+            )
             root.weights[root._names[key]] = array
         return root._names[key]
 
-    def whole(self, value: Value) -> str:
+    def read_whole(self, value: Value) -> str:
         """Return the name of a value with every axis as long as its shape says."""
         name = self.read(value)
         if value.held == value.shape:
             return name
-        return self.node('Expand', name, self.sizes(value.shape))
+        return self.add_node('Expand', name, self.add_sizes(value.shape))
 
     def read(self, value: Value) -> str:
         """Return the name of a value as it is held."""
-        return value.name if value.array is None else self.weight(value.array, value.name)
+        return value.name if value.array is None else self.add_weight(value.array, value.name)
 
-    def integers(self, *numbers: int) -> str:
+    def add_integers(self, *numbers: int) -> str:
         """Return the name of a constant of whole numbers [n]."""
-        return self.weight(np.array(numbers, np.int64))
+        return self.add_weight(np.array(numbers, np.int64))
 
-    def sizes(self, shape: Sequence[Any]) -> str:
+    def add_sizes(self, shape: Sequence[Any]) -> str:
         """Return the name of a shape as an int64 array [n]."""
         if all(isinstance(size, int | np.integer) for size in shape):
-            return self.integers(*shape)
-        return self.root.node('Concat', *map(self.size, shape), axis=0)
+            return self.add_integers(*shape)
+        return self.root.add_node('Concat', *map(self.add_size, shape), axis=0)
 
-    def size(self, size: Any) -> str:
+    def add_size(self, size: Any) -> str:
         """Return the name of one size, an int64 array [1]."""
-        return self.root._term(ast.parse(str(size).replace('^', '**'), mode='eval').body)
+        return self.root._add_term(ast.parse(str(size).replace('^', '**'), mode='eval').body)
 
-    def _term(self, term: ast.expr) -> str:
+    def _add_term(self, term: ast.expr) -> str:
         """Return the name of a size that is written as jax writes it, such as 2*t + -1."""
         match term:
             case ast.Constant(int(number)):
-                return self.integers(number)
+                return self.add_integers(number)
             case ast.Name(symbol):
                 name, axis = self.symbols[symbol]
-                return self.node('Shape', name, start=axis, end=axis + 1)
+                return self.add_node('Shape', name, start=axis, end=axis + 1)
             case ast.UnaryOp(ast.USub(), operand):
-                return self.node('Neg', self._term(operand))
+                return self.add_node('Neg', self._add_term(operand))
             case ast.BinOp(base, ast.Pow(), ast.Constant(int(power))) if power > 1:
-                product = factor = self._term(base)
+                product = factor = self._add_term(base)
                 for _ in range(power - 1):
-                    product = self.node('Mul', product, factor)
+                    product = self.add_node('Mul', product, factor)
                 return product
             case ast.BinOp(left, op, right) if type(op) in _SIZES:
-                return self.node(_SIZES[type(op)], self._term(left), self._term(right))
+                return self.add_node(_SIZES[type(op)], self._add_term(left), self._add_term(right))
             case ast.Call(ast.Name(function), [left, right]) if function in _FUNCTIONS:
-                return self.node(_FUNCTIONS[function], self._term(left), self._term(right))
+                return self.add_node(
+                    _FUNCTIONS[function], self._add_term(left), self._add_term(right)
+                )
         raise NotImplementedError(ast.unparse(term))

@@ -36,21 +36,23 @@ class Call(NamedTuple):
         """The shape of its one result."""
         return self.shapes[0]
 
-    def result(self, name: str, held: Sequence[Any] | None = None) -> Value:
+    def make_result(self, name: str, held: Sequence[Any] | None = None) -> Value:
         """Return its one result, of that name in the graph."""
         return Value(self.shape, self.dtypes[0], name, held)
 
-    def wholes(self) -> list[str]:
+    def read_wholes(self) -> list[str]:
         """Return the names of what it reads, every axis as long as its shape says."""
-        return [self.graph.whole(value) for value in self.inputs]
+        return [self.graph.read_whole(value) for value in self.inputs]
 
-    def elementwise(self, op: str, *inputs: Value, **attributes: Any) -> Value:
+    def add_elementwise(self, op: str, *inputs: Value, **attributes: Any) -> Value:
         """Return what `op` gives entry by entry; broadcasts are left to it."""
         inputs = inputs or self.inputs
         names = [self.graph.read(value) for value in inputs]
-        return self.result(self.graph.node(op, *names, **attributes), _find_common_axes(inputs))
+        return self.make_result(
+            self.graph.add_node(op, *names, **attributes), _find_common_axes(inputs)
+        )
 
-    def scalar(self, number: float) -> Value:
+    def make_scalar(self, number: float) -> Value:
         """Return a constant of the type that it reads."""
         array = np.array(number, self.inputs[0].dtype)
         return Value((), array.dtype, array=array)
@@ -77,14 +79,14 @@ def _find_common_axes(values: Sequence[Value]) -> tuple[Any, ...]:
 
 
 def _elementwise(op: str) -> Row:
-    return lambda call: call.elementwise(op)
+    return lambda call: call.add_elementwise(op)
 
 
 def _either(of_numbers: str, of_truths: str) -> Row:
     """Return the row of an operation that ONNX calls otherwise for booleans."""
 
     def row(call: Call) -> Value:
-        return call.elementwise(of_truths if call.inputs[0].dtype == bool else of_numbers)
+        return call.add_elementwise(of_truths if call.inputs[0].dtype == bool else of_numbers)
 
     return row
 
@@ -92,43 +94,43 @@ def _either(of_numbers: str, of_truths: str) -> Row:
 def _reduce(op: str) -> Row:
     def row(call: Call) -> Value:
         axes, graph = list(map(int, call.params['axes'])), call.graph
-        name = graph.whole(call.inputs[0])
+        name = graph.read_whole(call.inputs[0])
         # Axes became an input of the sum first, and of the maximum later.
         if op == 'ReduceSum' or graph.opset >= 18:
-            return call.result(graph.node(op, name, graph.integers(*axes), keepdims=0))
-        return call.result(graph.node(op, name, axes=axes, keepdims=0))
+            return call.make_result(graph.add_node(op, name, graph.add_integers(*axes), keepdims=0))
+        return call.make_result(graph.add_node(op, name, axes=axes, keepdims=0))
 
     return row
 
 
 def _integer_pow(call: Call) -> Value:
     if call.params['y'] == 2:
-        return call.elementwise('Mul', *call.inputs * 2)
-    return call.elementwise('Pow', *call.inputs, call.scalar(call.params['y']))
+        return call.add_elementwise('Mul', *call.inputs * 2)
+    return call.add_elementwise('Pow', *call.inputs, call.make_scalar(call.params['y']))
 
 
 def _rsqrt(call: Call) -> Value:
-    return call.elementwise('Reciprocal', call.elementwise('Sqrt'))
+    return call.add_elementwise('Reciprocal', call.add_elementwise('Sqrt'))
 
 
 def _erfc(call: Call) -> Value:
-    return call.elementwise('Sub', call.scalar(1), call.elementwise('Erf'))
+    return call.add_elementwise('Sub', call.make_scalar(1), call.add_elementwise('Erf'))
 
 
 def _select(call: Call) -> Value:
     which, false, true = call.inputs
-    return call.elementwise('Where', which, true, false)
+    return call.add_elementwise('Where', which, true, false)
 
 
 def _clamp(call: Call) -> Value:
     lower, value, upper = call.inputs
-    return call.elementwise('Min', call.elementwise('Max', value, lower), upper)
+    return call.add_elementwise('Min', call.add_elementwise('Max', value, lower), upper)
 
 
 def _convert(call: Call) -> Value:
     if call.dtypes[0] == call.inputs[0].dtype:
         return call.inputs[0]
-    return call.elementwise('Cast', to=onnx_type(call.dtypes[0]))
+    return call.add_elementwise('Cast', to=onnx_type(call.dtypes[0]))
 
 
 def _broadcast(call: Call) -> Value:
@@ -141,13 +143,13 @@ def _broadcast(call: Call) -> Value:
         return Value(call.shape, value.dtype, value.name, held, value.array.reshape(held))
     name, added = value.name, [axis for axis in range(len(call.shape)) if axis not in into]
     if added:
-        name = call.graph.node('Unsqueeze', name, call.graph.integers(*added))
-    return call.result(name, held)
+        name = call.graph.add_node('Unsqueeze', name, call.graph.add_integers(*added))
+    return call.make_result(name, held)
 
 
 def _reshape(call: Call) -> Value:
     before, after, graph = call.inputs[0], call.shape, call.graph
-    name = graph.whole(before)
+    name = graph.read_whole(before)
     # An axis that stays is 0 and one other may be open: so no size has to be computed.
     plain = []
     for axis, size in enumerate(after):
@@ -157,8 +159,8 @@ def _reshape(call: Call) -> Value:
             plain.append(0)
         else:
             plain.append(-1)
-    sizes = graph.integers(*plain) if plain.count(-1) <= 1 else graph.sizes(after)
-    return call.result(graph.node('Reshape', name, sizes))
+    sizes = graph.add_integers(*plain) if plain.count(-1) <= 1 else graph.add_sizes(after)
+    return call.make_result(graph.add_node('Reshape', name, sizes))
 
 
 def _squeeze(call: Call) -> Value:
@@ -166,7 +168,9 @@ def _squeeze(call: Call) -> Value:
     value = call.inputs[0]
     held = [size for axis, size in enumerate(value.held) if axis not in axes]
     name = call.graph.read(value)
-    return call.result(call.graph.node('Squeeze', name, call.graph.integers(*axes)), held)
+    return call.make_result(
+        call.graph.add_node('Squeeze', name, call.graph.add_integers(*axes)), held
+    )
 
 
 def _transpose(call: Call) -> Value:
@@ -178,19 +182,21 @@ def _transpose(call: Call) -> Value:
     if order == tuple(range(len(order))):
         return value
     held = [value.held[axis] for axis in order]
-    name = call.graph.node('Transpose', call.graph.read(value), perm=order)
+    name = call.graph.add_node('Transpose', call.graph.read(value), perm=order)
     made = Made('transpose', (value,), {'permutation': order})
     return Value(call.shape, value.dtype, name, held, made=made)
 
 
 def _concatenate(call: Call) -> Value:
-    return call.result(call.graph.node('Concat', *call.wholes(), axis=call.params['dimension']))
+    return call.make_result(
+        call.graph.add_node('Concat', *call.read_wholes(), axis=call.params['dimension'])
+    )
 
 
 def _split(call: Call) -> list[Value]:
     sizes = list(map(int, call.params['sizes']))
-    pieces = call.graph.node(
-        'Split', call.wholes()[0], call.graph.integers(*sizes),
+    pieces = call.graph.add_node(
+        'Split', call.read_wholes()[0], call.graph.add_integers(*sizes),
         axis=call.params['axis'], outputs=len(sizes),
     )  # fmt: skip
     names = [pieces] if len(sizes) == 1 else pieces
@@ -209,38 +215,43 @@ def _cut(
     for axis, size in enumerate(value.shape):
         if (starts[axis], ends[axis], steps[axis]) != (0, size, 1):
             axes.append(axis)
-    name = graph.whole(value)
+    name = graph.read_whole(value)
     if not axes:
         return name
-    first = graph.sizes([starts[axis] for axis in axes])
-    last = graph.sizes([ends[axis] for axis in axes])
-    of_axes, of_steps = graph.integers(*axes), graph.integers(*(steps[axis] for axis in axes))
-    return graph.node('Slice', name, first, last, of_axes, of_steps)
+    first = graph.add_sizes([starts[axis] for axis in axes])
+    last = graph.add_sizes([ends[axis] for axis in axes])
+    of_axes, of_steps = (
+        graph.add_integers(*axes),
+        graph.add_integers(*(steps[axis] for axis in axes)),
+    )
+    return graph.add_node('Slice', name, first, last, of_axes, of_steps)
 
 
 def _slice(call: Call) -> Value:
     bounds = (call.params[name] for name in ('start_indices', 'limit_indices', 'strides'))
-    return call.result(_cut(call.graph, call.inputs[0], *bounds))
+    return call.make_result(_cut(call.graph, call.inputs[0], *bounds))
 
 
 def _iota(call: Call) -> Value:
     graph, axis = call.graph, call.params['dimension']
-    zero = graph.weight(np.array(0, np.int64))
-    step = graph.weight(np.array(1, np.int64))
-    count = graph.node('Squeeze', graph.size(call.shape[axis]), graph.integers(0))
-    name = graph.node('Range', zero, count, step)
-    name = graph.node('Cast', name, to=onnx_type(call.dtypes[0]))
+    zero = graph.add_weight(np.array(0, np.int64))
+    step = graph.add_weight(np.array(1, np.int64))
+    count = graph.add_node('Squeeze', graph.add_size(call.shape[axis]), graph.add_integers(0))
+    name = graph.add_node('Range', zero, count, step)
+    name = graph.add_node('Cast', name, to=onnx_type(call.dtypes[0]))
     held: list[Any] = [1] * len(call.shape)
     held[axis] = call.shape[axis]
     added = [number for number in range(len(held)) if number != axis]
     if added:
-        name = graph.node('Unsqueeze', name, graph.integers(*added))
-    return call.result(name, held)
+        name = graph.add_node('Unsqueeze', name, graph.add_integers(*added))
+    return call.make_result(name, held)
 
 
 def _size(call: Call) -> Value:
-    name = call.graph.node('Squeeze', call.graph.size(call.params['dim']), call.graph.integers(0))
-    return call.result(call.graph.node('Cast', name, to=onnx_type(call.dtypes[0])))
+    name = call.graph.add_node(
+        'Squeeze', call.graph.add_size(call.params['dim']), call.graph.add_integers(0)
+    )
+    return call.make_result(call.graph.add_node('Cast', name, to=onnx_type(call.dtypes[0])))
 
 
 def _gather(call: Call) -> Value:
@@ -255,21 +266,25 @@ def _gather(call: Call) -> Value:
             starts[axis] = int(start)
             ends[axis] += int(start)
         name, gone = _cut(graph, data, starts, ends), list(map(int, of.collapsed_slice_dims))
-        return call.result(graph.node('Squeeze', name, graph.integers(*gone)) if gone else name)
+        return call.make_result(
+            graph.add_node('Squeeze', name, graph.add_integers(*gone)) if gone else name
+        )
     # Else whole rows, each at the place that its index has on one axis.
-    batched, name = len(call.shape) - len(of.offset_dims), graph.whole(data)
+    batched, name = len(call.shape) - len(of.offset_dims), graph.read_whole(data)
     is_row = len(mapped) == 1 and tuple(of.collapsed_slice_dims) == mapped
     is_row = is_row and tuple(of.offset_dims) == tuple(range(batched, len(call.shape)))
     for axis, size in enumerate(data.shape):
         is_row = is_row and (axis in mapped + batch or sizes[axis] == size)
     if is_row and not batch and mapped == (0,):
-        last = graph.integers(len(indices.shape) - 1)
-        return call.result(
-            graph.node('Gather', name, graph.node('Squeeze', graph.whole(indices), last))
+        last = graph.add_integers(len(indices.shape) - 1)
+        return call.make_result(
+            graph.add_node(
+                'Gather', name, graph.add_node('Squeeze', graph.read_whole(indices), last)
+            )
         )
     if is_row and batch == tuple(range(len(batch))) and mapped == (len(batch),):
-        wide = graph.node('Cast', graph.whole(indices), to=onnx_type(np.dtype(np.int64)))
-        return call.result(graph.node('GatherND', name, wide, batch_dims=len(batch)))
+        wide = graph.add_node('Cast', graph.read_whole(indices), to=onnx_type(np.dtype(np.int64)))
+        return call.make_result(graph.add_node('GatherND', name, wide, batch_dims=len(batch)))
     raise NotImplementedError(f'gather {of}')
 
 
@@ -281,7 +296,7 @@ def _dot(call: Call) -> Value:
     batch_a, batch_b = (tuple(map(int, axes)) for axes in batched)
     if not batch_a and len(b.shape) == 2 and of_a == (len(a.shape) - 1,):
         matrix = _order(graph, b, (of_b[0], 1 - of_b[0]))
-        return call.result(graph.node('MatMul', graph.whole(a), matrix))
+        return call.make_result(graph.add_node('MatMul', graph.read_whole(a), matrix))
     free_a = tuple(axis for axis in range(len(a.shape)) if axis not in of_a + batch_a)
     free_b = tuple(axis for axis in range(len(b.shape)) if axis not in of_b + batch_b)
     if (len(of_a), len(free_a), len(free_b)) != (1, 1, 1):
@@ -289,11 +304,11 @@ def _dot(call: Call) -> Value:
     if batch_b + free_b + of_b != tuple(range(len(b.shape))):
         first = _order(graph, a, batch_a + free_a + of_a)
         second = _order(graph, b, batch_b + of_b + free_b)
-        return call.result(graph.node('MatMul', first, second))
+        return call.make_result(graph.add_node('MatMul', first, second))
     # The second factor lies as a first one does, such as the shares of attention: taken as it is,
     # the product is transposed, and a transposition that follows is merged with that.
     first = _order(graph, a, batch_a + of_a + free_a)
-    product = graph.node('MatMul', graph.whole(b), first)
+    product = graph.add_node('MatMul', graph.read_whole(b), first)
     rank = len(call.shape)
     order = (*range(rank - 2), rank - 1, rank - 2)
     shape = tuple(call.shape[axis] for axis in order)
@@ -304,18 +319,18 @@ def _dot(call: Call) -> Value:
 def _order(graph: Graph, value: Value, order: tuple[int, ...]) -> str:
     """Return the name of a factor with its axes in that order; a constant is turned here."""
     if order == tuple(range(len(order))):
-        return graph.whole(value)
+        return graph.read_whole(value)
     if value.array is not None:
         key = ('turned', id(value.array), order)
         if key not in graph.root._names:
             name = f'{value.name}.T' if value.name else ''
             turned = np.ascontiguousarray(value.constant().transpose(order))
             # The array too: as long as it is there, no other has its id.
-            graph.root._names[key] = graph.weight(turned, name), value.array
+            graph.root._names[key] = graph.add_weight(turned, name), value.array
         return graph.root._names[key][0]
     shape = tuple(value.shape[axis] for axis in order)
     call = Call(graph, (value,), {'permutation': order}, (shape,), (value.dtype,))
-    return graph.whole(_transpose(call))
+    return graph.read_whole(_transpose(call))
 
 
 # They give back what they are given.
@@ -332,7 +347,7 @@ ROWS: dict[str, Row] = {
     **{name: _elementwise(op) for name, op in _ELEMENTWISE.items()},
     'max': _either('Max', 'Or'),
     'min': _either('Min', 'And'),
-    'square': lambda call: call.elementwise('Mul', *call.inputs * 2),
+    'square': lambda call: call.add_elementwise('Mul', *call.inputs * 2),
     'integer_pow': _integer_pow,
     'rsqrt': _rsqrt,
     'erfc': _erfc,

@@ -101,7 +101,7 @@ def _make_proto(model: Model, opset: int) -> Any:
 
     traced, names, weights, inputs = _trace_model(model)
     graph = Graph(opset)
-    outer = {name: graph.fresh(name) for name in inputs}  # as int32
+    outer = {name: graph.make_name(name) for name in inputs}  # as int32
     for name, spec in inputs.items():
         for axis, size in enumerate(spec.shape):
             graph.symbols.setdefault(str(size), (INPUTS[name], axis))
@@ -111,7 +111,7 @@ def _make_proto(model: Model, opset: int) -> Any:
     given += [Value(spec.shape, spec.dtype, outer[name]) for name, spec in inputs.items()]
     ends = {}
     for name, value in zip(names, walk(graph, traced, given), strict=True):
-        graph.nodes.append(helper.make_node('Identity', [graph.whole(value)], [name]))
+        graph.nodes.append(helper.make_node('Identity', [graph.read_whole(value)], [name]))
         ends[name] = _describe(name, onnx_type(value.dtype), value.shape)
     nodes, used = _drop_unread(graph.nodes, list(ends))
     begins, held = [], []
@@ -263,25 +263,25 @@ def _convert_loop(
     outside = []
     for value in inputs[:fixed]:
         if value.array is None:
-            value = Value(value.shape, value.dtype, graph.whole(value))
+            value = Value(value.shape, value.dtype, graph.read_whole(value))
         outside.append(value)
     body = Graph(graph.opset, graph)
-    of_body = [Value(value.shape, value.dtype, body.fresh('inside')) for value in states]
-    of_body += [Value(value.shape[1:], value.dtype, body.fresh('inside')) for value in rows]
+    of_body = [Value(value.shape, value.dtype, body.make_name('inside')) for value in states]
+    of_body += [Value(value.shape[1:], value.dtype, body.make_name('inside')) for value in rows]
     results = walk(body, traced, [*outside, *of_body])
     # A result must be a node's of the body, and no two may have one name.
-    ends = [body.fresh('end') for _ in results]
+    ends = [body.make_name('end') for _ in results]
     for name, value in zip(ends, results):
-        body.nodes.append(helper.make_node('Identity', [body.whole(value)], [name]))
+        body.nodes.append(helper.make_node('Identity', [body.read_whole(value)], [name]))
     begun, ended = [], []
     for value in of_body:
         begun.append(helper.make_tensor_value_info(value.name, onnx_type(value.dtype), None))
     for name, value in zip(ends, results):
         ended.append(helper.make_tensor_value_info(name, onnx_type(value.dtype), None))
-    inner = helper.make_graph(body.nodes, graph.fresh('body'), begun, ended)
+    inner = helper.make_graph(body.nodes, graph.make_name('body'), begun, ended)
     back = int(params['reverse'])
-    names = graph.node(
-        'Scan', *map(graph.whole, (*states, *rows)), outputs=len(results), body=inner,
+    names = graph.add_node(
+        'Scan', *map(graph.read_whole, (*states, *rows)), outputs=len(results), body=inner,
         num_scan_inputs=walked, scan_input_directions=[back] * walked,
         scan_output_directions=[back] * (len(results) - carried),
     )  # fmt: skip
@@ -377,7 +377,7 @@ def _softmax(scores: Array, shift: Array) -> Array:
 def _to_softmax(graph: Graph, scores: Value, shift: Value) -> str | None:
     # What is subtracted from all of a row leaves it as it is.
     is_same = shift.held[-1:] in ((), (1,))
-    return graph.node('Softmax', graph.whole(scores), axis=-1) if is_same else None
+    return graph.add_node('Softmax', graph.read_whole(scores), axis=-1) if is_same else None
 
 
 def _layer_norm(x: Array, n: Array, m: Array, epsilon: Array, scale: Array) -> Array:
@@ -402,8 +402,10 @@ def _to_layer_norm(
         # A constant that has an entry for each place of the last axis.
         if vector.array is None or vector.shape[-1:] != (vector.array.size,):
             return None
-        weights.append(graph.weight(vector.array.reshape(-1), _strip_copies(vector).name))
-    return graph.node('LayerNormalization', graph.whole(x), *weights, epsilon=small, axis=-1)
+        weights.append(graph.add_weight(vector.array.reshape(-1), _strip_copies(vector).name))
+    return graph.add_node(
+        'LayerNormalization', graph.read_whole(x), *weights, epsilon=small, axis=-1
+    )
 
 
 def _gelu(x: Array) -> Array:
@@ -411,15 +413,15 @@ def _gelu(x: Array) -> Array:
 
 
 def _to_gelu(graph: Graph, x: Value) -> str:
-    name = graph.whole(x)
+    name = graph.read_whole(x)
     if graph.opset >= _GELU:
-        return graph.node('Gelu', name, approximate='tanh')
+        return graph.add_node('Gelu', name, approximate='tanh')
     # In the form that engines know as one operation.
-    number = lambda value: graph.weight(np.array(value, np.float32))
-    cube = graph.node('Mul', number(0.044715), graph.node('Pow', name, number(3)))
-    inner = graph.node('Mul', number(math.sqrt(2 / math.pi)), graph.node('Add', name, cube))
-    outer = graph.node('Add', number(1), graph.node('Tanh', inner))
-    return graph.node('Mul', graph.node('Mul', name, number(0.5)), outer)
+    number = lambda value: graph.add_weight(np.array(value, np.float32))
+    cube = graph.add_node('Mul', number(0.044715), graph.add_node('Pow', name, number(3)))
+    inner = graph.add_node('Mul', number(math.sqrt(2 / math.pi)), graph.add_node('Add', name, cube))
+    outer = graph.add_node('Add', number(1), graph.add_node('Tanh', inner))
+    return graph.add_node('Mul', graph.add_node('Mul', name, number(0.5)), outer)
 
 
 # A formula, and what makes a node of its inputs, or finds that these are of another kind.

@@ -168,7 +168,7 @@ def _add_sentence(folder: epath.Path, reading: Reading) -> Reading:
     sentence = SentenceConfig(
         _read_pooling(folder / modules[1][1] / 'config.json', prompts),
         'Normalize' in kinds,
-        _cut(folder / modules[2][1], width) if 'Dense' in kinds else None,
+        _read_cut(folder / modules[2][1], width) if 'Dense' in kinds else None,
         tuple(prompts.items()),
         _read_max_length(folder, reading.model.config.max_position),
         settings.get('similarity_fn_name') or 'cosine',
@@ -203,24 +203,24 @@ def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position
     for name, (flag, _) in _POOLINGS.items():
         pooling[_FLAG + flag] = name == sentence.pooling
     pooling['include_prompt'] = True
-    _write(folder / modules[1]['path'] / 'config.json', pooling)
+    _write_json(folder / modules[1]['path'] / 'config.json', pooling)
     if dim is not None and 'Dense' in kinds:
         dense = {'in_features': width, 'out_features': dim, 'bias': False}
         path = folder / modules[2]['path']
-        _write(path / 'config.json', dense | {'activation_function': _IDENTITY})
+        _write_json(path / 'config.json', dense | {'activation_function': _IDENTITY})
         kernel = {'linear.weight': np.eye(dim, width, dtype=np.float32)}
         atomic_write(path / 'model.safetensors', safetensors.numpy.save(kernel, {'format': 'pt'}))
     length = sentence.longest(max_position)
-    _write(folder / _LENGTH, {'max_seq_length': length, 'do_lower_case': False})
+    _write_json(folder / _LENGTH, {'max_seq_length': length, 'do_lower_case': False})
     settings = {
         '__version__': {'sentence_transformers': _VERSION},
         'prompts': dict(sentence.prompts),
         'default_prompt_name': None,
         'similarity_fn_name': sentence.similarity,
     }
-    _write(folder / _SETTINGS, settings)
+    _write_json(folder / _SETTINGS, settings)
     # Last: a folder that has it is whole.
-    _write(folder / MODULES, modules)
+    _write_json(folder / MODULES, modules)
 
 
 def describe_cross_encoder(model: Model) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _read_pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
     return ours[modes[0]]
 
 
-def _cut(folder: epath.Path, width: int) -> int:
+def _read_cut(folder: epath.Path, width: int) -> int:
     """Return how many first numbers a dense module keeps; UserError where it does anything else."""
     settings, file = _read_object(folder / 'config.json'), folder / 'model.safetensors'
     if settings.get('activation_function') == _IDENTITY and file.exists():
@@ -299,5 +299,5 @@ def _read_object(file: epath.Path) -> dict[str, Any]:
     return read_object(file) if file.exists() else {}
 
 
-def _write(file: epath.Path, content: Any) -> None:
+def _write_json(file: epath.Path, content: Any) -> None:
     atomic_write(file, json.dumps(content, indent=2, ensure_ascii=False) + '\n')

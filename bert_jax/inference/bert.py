@@ -187,7 +187,7 @@ class Bert:
         Raises:
           UserError: there are fewer positions than max_length.
         """
-        return make_input_rows(texts, self.tokenizer, self._length(max_length), multiple)
+        return make_input_rows(texts, self.tokenizer, self._check_length(max_length), multiple)
 
     def __call__(
         self,
@@ -205,7 +205,7 @@ class Bert:
         Raises:
           UserError: `rows` are none.
         """
-        batch = self._rows(rows)
+        batch = self._check_rows(rows)
         if hidden_states or attentions:
             outputs = self._run(self._states(attentions), self._placed['encoder'], batch)
             return LayerOutputs(
@@ -226,7 +226,7 @@ class Bert:
           UserError: the model has no masked-LM head, or `rows` are none of `tokenize`.
         """
         check_head(self.source)
-        rows = self._rows(rows)
+        rows = self._check_rows(rows)
         B, T = rows['input_ids'].shape
         if positions is None:
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
@@ -279,7 +279,7 @@ class Bert:
         if not is_list or not all(_is_whole(layer) for layer in layers):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         try:
-            extractor = self._extractor(tuple(layers), pool, self._length(max_length))
+            extractor = self._extractor(tuple(layers), pool, self._check_length(max_length))
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
         records, begin = [], of_model.prompt(prompt)
@@ -310,7 +310,7 @@ class Bert:
             return [answer['masks'] for answer in self._filler(top).answers(texts)]
         return self._filler(top)(texts)['masks']
 
-    def _rows(self, rows: Any) -> Arrays:
+    def _check_rows(self, rows: Any) -> Arrays:
         """Return rows as arrays [B, T] that the model reads. UserError where they are none."""
         given = rows if isinstance(rows, Mapping) else {}
         arrays = {name: _to_integers(given.get(name)) for name in INPUT_KEYS}
@@ -339,7 +339,7 @@ class Bert:
         keep = lambda path, array: serving.cast_stored(format_path(path), array, dtype)
         return jax.device_put(jax.tree_util.tree_map_with_path(keep, params))
 
-    def _length(self, max_length: int | None) -> int:
+    def _check_length(self, max_length: int | None) -> int:
         limit = self.config.max_position
         if max_length is None:
             return limit
@@ -397,13 +397,13 @@ class MaskFiller:
           UserError: a text has no mask, or more than are answered, or more pieces than positions.
         """
         texts = list(texts)
-        asked = [self._as_asked(text) for text in texts]
+        asked = [self._put_mask(text) for text in texts]
         for text, answer in zip(texts, self._predictor.stream(asked, errors=True), strict=True):
             if 'error' in answer:
                 raise UserError(f'{_shorten(text)}: {answer["error"]}')
             yield {'text': text, **answer}
 
-    def _as_asked(self, text: str) -> str:
+    def _put_mask(self, text: str) -> str:
         """Return the text with the model's own mask token. UserError where it cannot be asked."""
         if not isinstance(text, str):
             raise UserError(f'{_shorten(text)}: must be a text')

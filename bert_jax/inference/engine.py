@@ -94,7 +94,7 @@ class DeviceWeights:
 
 
 @functools.cache
-def _pool() -> ThreadPoolExecutor:
+def _get_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_AT_ONCE, 'inference')
 
 
@@ -153,7 +153,7 @@ class InferenceEngine:
         plan = list(self._plan(rows['input_mask'].sum(axis=1)))
         if len(plan) == 1 or self._backend != 'cpu' or self._collate.mesh.size > 1:
             return list(run(self._function, self._params, rows, plan, self._collate))
-        started = [_pool().submit(self._answer, rows, planned) for planned in plan]
+        started = [_get_pool().submit(self._answer, rows, planned) for planned in plan]
         return (future.result() for future in started)
 
     def _answer(self, rows: Arrays, planned: PlannedBatch) -> Result:

@@ -129,7 +129,7 @@ def export(
     if options.architecture:
         model = model._replace(architecture=options.architecture)
     if format == 'sentence_transformers':
-        model = _as_sentence_encoder(model)
+        model = _make_sentence_encoder(model)
     if not of_ours:
         model = store_words(model, source.where)
     if options.hidden_act:  # some readers know only one form of gelu; the weights stay
@@ -151,7 +151,7 @@ def export(
     return Exported(model.architecture, left_out, fingerprint)
 
 
-def _as_sentence_encoder(model: Model) -> Model:
+def _make_sentence_encoder(model: Model) -> Model:
     """Return a model without its head as a sentence encoder: by the mean, where nothing says."""
     if model.sentence is None:
         logging.info('%s is no sentence encoder: vectors are means', model.architecture)

@@ -345,7 +345,7 @@ class Predictor:
                 yield answer
         say_cut('inputs', cut, self._limit)
 
-    def _record(self, item: Any) -> Mapping[str, Any]:
+    def _make_record(self, item: Any) -> Mapping[str, Any]:
         """Return an input as a record. UserError where a role is missing, unknown, or no text."""
         # First any form becomes {role: text}.
         if isinstance(item, BadRecord):
@@ -395,27 +395,27 @@ class Predictor:
         records: dict[int, Any] = {}
         for index, item in enumerate(items):
             try:
-                records[index] = self._record(item)
+                records[index] = self._make_record(item)
             except UserError as error:
                 faults[index] = str(error)
         try:
             # All together, which is fast; only if that fails, one by one.
-            rows = self._rows(records)
+            rows = self._make_rows(records)
         except UserError:  # of one of them, and one by one they show which
             for index, record in list(records.items()):
                 try:
-                    self._rows({index: record})
+                    self._make_rows({index: record})
                 except UserError as error:
                     faults[index] = str(error)
                     del records[index]
-            rows = self._rows(records)
+            rows = self._make_rows(records)
 
         # Of the rows' arrays only what the model reads; the others are for the answers.
         arrays = {name: rows[name] for name in _ROW_ARRAYS if name in rows}
         results = self._engine(arrays) if records else []
         return _Started(faults, records, rows, results)
 
-    def _rows(self, records: Mapping[int, Any]) -> Arrays:
+    def _make_rows(self, records: Mapping[int, Any]) -> Arrays:
         return self._pipeline.rows(list(records.values())) if records else {}
 
     def _finish(self, started: _Started) -> Iterator[dict[str, Any] | str]:

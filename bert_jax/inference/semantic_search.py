@@ -195,10 +195,10 @@ class SemanticSearch:
         (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
         vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
         cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
-        nearest_ones = []
+        answers = []
         for index, cosine in zip(indices_1K[0], cosines_1K[0].tolist()):
-            nearest_ones.append(Near(self.lines[index], self.texts[index], cosine))
-        return nearest_ones
+            answers.append(Near(self.lines[index], self.texts[index], cosine))
+        return answers
 
 
 class Mining(NamedTuple):

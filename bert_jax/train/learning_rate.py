@@ -58,7 +58,7 @@ def traced_seed(seed: int) -> np.uint32:
     return np.uint32(seed & 0xFFFFFFFF)
 
 
-def compute_learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
+def compute_learning_rate(settings: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     """Return the learning rate at `step` (0-based): linear warm-up from 0, then the schedule.
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when

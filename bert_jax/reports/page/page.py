@@ -26,7 +26,7 @@ from bert_jax.input_pipeline.progress import clock
 from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.reports.page import charts
 from bert_jax.reports.page.runs import Run, Sweep, find_guess, open_all
-from bert_jax.reports.page.samples import Samples, samples
+from bert_jax.reports.page.samples import Samples, fill_samples
 from bert_jax.runs.finetuning import sweep as sweeps
 from bert_jax.runs.pretraining import baselines
 from bert_jax.runs.workdir import notes
@@ -224,7 +224,7 @@ def write_duration(seconds: float | None) -> str:
 def fill_in(run: Run, count: int, filled: Mapping[str, Samples]) -> Samples | str:
     """Return what the run fills into masked words, or why it does not."""
     try:
-        return filled.get(run.workdir.name) or samples(run, count)
+        return filled.get(run.workdir.name) or fill_samples(run, count)
     except UserError as error:
         logging.info('%s: no samples (%s)', run.name, error)
         return str(error)

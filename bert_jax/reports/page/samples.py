@@ -48,7 +48,7 @@ class Samples(NamedTuple):
     samples: list[Sample]
 
 
-def samples(run: Run, count: int, top: int = 3) -> Samples:
+def fill_samples(run: Run, count: int, top: int = 3) -> Samples:
     """Return hidden words of the run's held-out records, each with its `top` best answers.
 
     Raises:

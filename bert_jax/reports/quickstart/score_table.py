@@ -83,12 +83,12 @@ def score_pretraining(folder: Path, records: Path) -> dict[str, Any]:
 def fill_masked_words(folder: Path) -> dict[str, Any]:
     """Return held-out texts with what a run fills in before and after, or why there are none."""
     from bert_jax.reports.page.runs import Run, open_all
-    from bert_jax.reports.page.samples import samples
+    from bert_jax.reports.page.samples import fill_samples
 
     try:
         (run,) = open_all([folder])
         assert isinstance(run, Run), 'the pre-training stage is one run'
-        filled = samples(run, SAMPLES)
+        filled = fill_samples(run, SAMPLES)
     except UserError as error:  # a vocabulary may have no whole words, of Thai for one
         return {'texts': [], 'began': '', 'why': str(error)}
     texts = []

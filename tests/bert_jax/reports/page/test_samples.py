@@ -14,7 +14,7 @@ from bert_jax.mesh import construction
 from bert_jax.model import layout
 from bert_jax.reports.page.page import write_report
 from bert_jax.reports.page.runs import Run, open_all
-from bert_jax.reports.page.samples import Hidden, find_hidden_words, samples
+from bert_jax.reports.page.samples import Hidden, fill_samples, find_hidden_words
 from bert_jax.runs.workdir import notes
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint
@@ -96,7 +96,7 @@ def test_before_are_the_weights_of_step_0_and_after_those_of_the_checkpoint(work
             return {'masks': [[{'token': 'x', 'probability': 0.5}]]}
 
     monkeypatch.setattr('bert_jax.inference.bert.MaskFiller', Filler)
-    found = samples(run_of(workdir), 3)
+    found = fill_samples(run_of(workdir), 3)
     assert (found.began, found.step) == ('fresh weights of seed 7, as at step 0', 10)
     assert len(found.samples) == 3 and found.samples[0].first == [('x', 0.5)]
     first, now = used
@@ -124,10 +124,10 @@ def test_records_that_have_moved_are_told(workdir, tmp_path):
     run = run_of(workdir)
     run.guesses[:] = [notes.Guess(0, {}, str(tmp_path / 'gone'))]
     with refused('gone'):
-        samples(run, 1)
+        fill_samples(run, 1)
     run.guesses[:] = []
     with refused('has not noted where its held-out records are'):
-        samples(run, 1)
+        fill_samples(run, 1)
 
 
 def test_records_of_another_tokenizer_are_told(records, tmp_path):
