@@ -63,7 +63,7 @@ class CompareFeatures(TrainingFlags):
     def __call__(self) -> None:
         """Run what is left to run; a signal ends it with 128 + its number, saved."""
         before_jax.set_up(self.deterministic)
-        points = self.points()
+        points = self.list_points()
 
         from bert_jax.runs.finetuning.finetune import finetune
 
@@ -77,10 +77,11 @@ class CompareFeatures(TrainingFlags):
         )
         print(finished.text)
 
-    def points(self) -> list[Point[Any]]:
+    def list_points(self) -> list[Point[Any]]:
         """Return a run for each row and seed; UserError where the lists of the flags are none."""
-        if unknown := [name for name in self.approaches if name not in _ALL]:
-            raise UserError(f'--approaches: {unknown[0]!r} is none of {", ".join(_ALL)}')
+        for name in self.approaches:
+            if name not in _ALL:
+                raise UserError(f'--approaches: {name!r} is none of {", ".join(_ALL)}')
         if not self.approaches or len(set(self.approaches)) < len(self.approaches):
             raise UserError(
                 f'--approaches={",".join(self.approaches)}: name one or more, each once'
@@ -96,33 +97,22 @@ class CompareFeatures(TrainingFlags):
         from bert_jax.input_pipeline.tasks.load_task import load_task
 
         # Settings come from the row's own preset, then --set, then what is set for its kind alone.
+        # In the order of --approaches: the seeds of a row one after the other share its programs.
         task = load_task(self.task, self.data_dir)
         common = [*self.tracked(), *self.settings]
-        configs: dict[str, Any] = {
-            name: overrides.apply(
-                finetune.choose_feature_recipe(task.name, cast(FeatureSet, name)),
-                common,
-                set_bilstm=self.set_bilstm,
-            )
-            for name in self.approaches
-            if name != 'finetune'
-        }
-        if 'finetune' in self.approaches:
-            recipe = finetune.choose_recipe(task.name, task.kind)
-            configs['finetune'] = finetune.apply_changes(
-                recipe, common, set_finetune=self.set_finetune
-            )
-
-        # In the order of --approaches: the seeds of a row one after the other share its programs.
-        return [
-            Point(
-                f'{name},seed={seed}',
-                {'approach': name, 'seed': seed},
-                dataclasses.replace(configs[name], seed=seed),
-            )
-            for name in self.approaches
-            for seed in seeds
-        ]
+        points: list[Point[Any]] = []
+        for name in self.approaches:
+            if name == 'finetune':
+                recipe = finetune.choose_recipe(task.name, task.kind)
+                config = finetune.apply_changes(recipe, common, set_finetune=self.set_finetune)
+            else:
+                of_features = finetune.choose_feature_recipe(task.name, cast(FeatureSet, name))
+                config = overrides.apply(of_features, common, set_bilstm=self.set_bilstm)
+            for seed in seeds:
+                settings = {'approach': name, 'seed': seed}
+                seeded = dataclasses.replace(config, seed=seed)
+                points.append(Point(f'{name},seed={seed}', settings, seeded))
+        return points
 
 
 if __name__ == '__main__':

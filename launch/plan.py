@@ -74,10 +74,12 @@ def _choose_platform(platform: str) -> None:
 
     On a TPU host the chips are left alone, and of a GPU only what is needed is taken.
     """
-    gpu = platform == 'gpu' and any(
-        importlib.util.find_spec(f'jax_cuda{version}_plugin') for version in (12, 13)
-    )
-    os.environ['JAX_PLATFORMS'] = 'cuda,cpu' if gpu and glob.glob('/dev/nvidia[0-9]*') else 'cpu'
+    platforms = 'cpu'
+    if platform == 'gpu' and glob.glob('/dev/nvidia[0-9]*'):
+        for version in (12, 13):
+            if importlib.util.find_spec(f'jax_cuda{version}_plugin'):
+                platforms = 'cuda,cpu'
+    os.environ['JAX_PLATFORMS'] = platforms
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
 
 

@@ -24,7 +24,7 @@ from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.early_stopping import StoppingRule
-from bert_jax.runs.finetuning.encoder_cache import narrowed, text_vectors
+from bert_jax.runs.finetuning.encoder_cache import compute_text_vectors, project
 from bert_jax.runs.finetuning.machine import Machine
 from bert_jax.runs.finetuning.task_data import Batching, TaskData
 from bert_jax.runs.sources.fitting import check_pooler
@@ -217,10 +217,11 @@ class Approach:
         prompts = dict((teacher.bert.sentence or SentenceConfig()).prompts)
         texts = [example.prompted(prompts) for example in self.data.train]
         numbers: dict[str, int] = {}
-        rows_NC = np.array(
-            [[numbers.setdefault(text, len(numbers)) for text in row] for row in texts]
-        )
-        vectors = text_vectors(
+        rows = []
+        for row in texts:
+            rows.append([numbers.setdefault(text, len(numbers)) for text in row])
+        rows_NC = np.array(rows)
+        vectors = compute_text_vectors(
             self.data.cache, teacher, list(numbers), self._machine.mesh, self._machine.heed
         )
         if vectors.shape[1] < width:
@@ -229,7 +230,7 @@ class Approach:
                 f' student gives {width}: set embedding.truncate_dim={vectors.shape[1]}, or take a'
                 ' wider teacher'
             )
-        vectors = narrowed(vectors, width)
+        vectors = project(vectors, width)
         C = rows_NC.shape[1]
         once = {key: train[key][:, :C] for key in (*INPUT_KEYS, 'text_numbers')}
         return train | once | {'teacher_vectors': vectors[rows_NC][..., None]}

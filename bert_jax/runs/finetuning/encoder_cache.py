@@ -50,7 +50,7 @@ _DTYPE = np.dtype(np.float16)
 
 
 class WordStates:
-    """The states of one split, of which `need` computes those that are not there.
+    """The states of one split, of which `compute` computes those that are not there.
 
     Attributes:
       sentences: a row for each sentence, [N, T] padded: input_ids (the words' numbers, from 0),
@@ -72,14 +72,14 @@ class WordStates:
                 ' a local --workdir'
             )
 
-        self._source, self._rows, self.sentences = source, rows, _sentences(rows)
+        self._source, self._rows, self.sentences = source, rows, _make_sentences(rows)
         # Words are numbered in the order of the rows: row r has begins[r] to begins[r + 1].
         self._begins = np.concatenate([[0], np.cumsum((rows['word_index'] >= 0).sum(axis=1))])
         # [L + 1, W, H], layers outermost: a lookup of few layers reads few stretches of the file.
         self._shape = (source.model.num_layers + 1, int(self._begins[-1]), source.model.hidden_size)
 
         # Two files: a byte a row that says it is done, and the states themselves.
-        self._folder = Path(folder, _digest(source, rows))
+        self._folder = Path(folder, _name_states(source, rows))
         self._done, self._states = self._folder / 'done', self._folder / 'states.f16'
 
         # Both have their full size from the start (sparse, zeros), so that any row can be written
@@ -100,7 +100,7 @@ class WordStates:
         states = np.memmap(self._states, _DTYPE, 'r', shape=self._shape)
         return np.stack([states[layer][words] for layer in layers], axis=-2)
 
-    def need(self, examples: Sequence[int], mesh: Mesh, between: Callable[[], None]) -> None:
+    def compute(self, examples: Sequence[int], mesh: Mesh, between: Callable[[], None]) -> None:
         """Compute the states of these sentences as far as they are not there.
 
         Args:
@@ -118,7 +118,7 @@ class WordStates:
 
         # The encoder in float32, over all devices.
         logging.info(f'{self._folder}: {missing.sum()} rows through {self._source.where}')
-        encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
+        encode, params = _compile_encoder(self._source.model, mesh), self._source.params['encoder']
         params = partition.put(params, mesh)
 
         # In the plan of all rows, so that a later call with others compiles nothing new.
@@ -126,7 +126,7 @@ class WordStates:
         plan = bucket_by_length(rows, _LENGTHS, mesh, missing)
 
         results = run(encode, params, inputs, plan, DataCollator(mesh))
-        for batch_rows, outputs in _shown(results, int(missing.sum()), 'rows', between):
+        for batch_rows, outputs in _show_progress(results, int(missing.sum()), 'rows', between):
             # Cut off what fills the batch up, then pick the first piece of each word.
             states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
             is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
@@ -164,7 +164,7 @@ class WordStates:
                 file.write(b'\1')
 
 
-def text_vectors(
+def compute_text_vectors(
     folder: str,
     source: Source,
     texts: Sequence[str],
@@ -184,8 +184,10 @@ def text_vectors(
     """
     facts = repr((_VERSION, source.fingerprint(), list(texts)))
     name = f'vectors-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.npy'
-    path = Path(folder, name) if folder and '://' not in folder else None
-    if path and path.exists():
+    path = None
+    if folder and '://' not in folder:
+        path = Path(folder, name)
+    if path is not None and path.exists():
         try:
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
@@ -202,16 +204,15 @@ def text_vectors(
 
     plan = bucket_by_length(inputs, _LENGTHS, mesh)
     results = run(encode, params, inputs, plan, DataCollator(mesh))
-    made = [
-        Result(rows, jax.device_get(outputs))
-        for rows, outputs in _shown(results, len(texts), 'texts', between)
-    ]
+    made = []
+    for texts_of_batch, outputs in _show_progress(results, len(texts), 'texts', between):
+        made.append(Result(texts_of_batch, jax.device_get(outputs)))
     vectors = gather(made, len(texts))['sentence_embedding']
     if not np.isfinite(vectors).all():
         raise UserError(
             f'{source.where}: its vectors are not finite numbers: its weights are damaged'
         )
-    if path:
+    if path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(path, durable=False) as file:
@@ -221,7 +222,7 @@ def text_vectors(
     return vectors
 
 
-def _shown(
+def _show_progress(
     results: Iterable[Result], total: int, unit: str, between: Callable[[], None]
 ) -> Iterator[Result]:
     """Yield results, and show how many of all rows they are; `between` is called after each."""
@@ -234,7 +235,7 @@ def _shown(
             between()
 
 
-def narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
+def project(vectors: np.ndarray, width: int) -> np.ndarray:
     """Return vectors [N, D] projected on their first `width` principal components, float32.
 
     They are not centred: that would change their cosines. All of D stay as they are.
@@ -250,7 +251,7 @@ def narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
 
 
 @functools.cache
-def _encoder(model: ModelConfig, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
+def _compile_encoder(model: ModelConfig, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
     """Make function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, by float32."""
     # All layers, whatever is asked now: another choice of layers then costs nothing.
     function = make_features(
@@ -259,7 +260,7 @@ def _encoder(model: ModelConfig, mesh: Mesh) -> Callable[..., dict[str, jax.Arra
     return jax.jit(function, out_shardings=sharding.make_whole_sharding(mesh))
 
 
-def _sentences(rows: Arrays) -> Arrays:
+def _make_sentences(rows: Arrays) -> Arrays:
     """Make WordStates.sentences; a long sentence's words are in several rows on end."""
     # One entry for each word, in reading order; sentences are numbered from 0 in that order.
     row, position = np.nonzero(rows['word_index'] >= 0)
@@ -286,7 +287,7 @@ def _sentences(rows: Arrays) -> Arrays:
     return sentences | {'example_index': examples.astype(np.int32)}
 
 
-def _digest(source: Source, rows: Arrays) -> str:
+def _name_states(source: Source, rows: Arrays) -> str:
     """Name what the states depend on: the encoder's shape and weights, and the rows it reads."""
     # _VERSION too: a change of what is kept must not read old files.
     digest = hashlib.sha256(repr((_VERSION, source.model)).encode())

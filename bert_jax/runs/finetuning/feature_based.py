@@ -84,8 +84,8 @@ class FeatureBased(Approach):
 
         # Only the chosen training examples: the encoder is the expensive part of such a run.
         train, scored = self._words[length]['train'], self._words[length][data.split]
-        train.need(setup.examples, self._machine.mesh, self._machine.heed)
-        scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
+        train.compute(setup.examples, self._machine.mesh, self._machine.heed)
+        scored.compute(range(len(data.scored)), self._machine.mesh, self._machine.heed)
         return train.sentences, scored.sentences
 
     def read_inputs(self, setup: RunSetup, split: str, batch: Arrays) -> Arrays:

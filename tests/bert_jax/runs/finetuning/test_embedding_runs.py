@@ -129,7 +129,7 @@ def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
     monkeypatch.undo()
     file.write_bytes(file.read_bytes()[:300])
     source_of = source.read_source(encoder)
-    made = encoder_cache.text_vectors(
+    made = encoder_cache.compute_text_vectors(
         str(folder / 'kept'), source_of, list(dict.fromkeys(texts)), tuner._machine.mesh, list
     )
     np.testing.assert_array_equal(made, np.load(file))

@@ -82,15 +82,17 @@ def test_states_are_those_of_a_numpy_encoder_and_are_kept(tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        words.need([0, 1], mesh, interrupt)
+        words.compute([0, 1], mesh, interrupt)
     # What was done is not done again, by another process either.
     with monkeypatch.context() as patch:
         words = encoder_cache.WordStates(str(tmp_path), encoder, rows)
-        patch.setattr(encoder_cache, '_encoder', lambda *_: pytest.fail('the encoder runs again'))
-        words.need([0, 1], mesh, interrupt)
+        patch.setattr(
+            encoder_cache, '_compile_encoder', lambda *_: pytest.fail('the encoder runs again')
+        )
+        words.compute([0, 1], mesh, interrupt)
     assert stop.count == 1
     assert not words.lookup(words.sentences['input_ids'][2:3, :15], (1, 2)).any()
-    words.need(range(4), mesh, lambda: None)
+    words.compute(range(4), mesh, lambda: None)
     for row, example in enumerate(words.sentences['example_index']):
         real = words.sentences['input_mask'][row].astype(bool)
         found = words.lookup(words.sentences['input_ids'][row, real], (2, 0, 1))
