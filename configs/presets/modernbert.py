@@ -188,7 +188,8 @@ def modernbert_base() -> PretrainConfig:
 
     149,655,232 with the masked-LM head. Recipe: AnswerDotAI/ModernBERT yamls/modernbert, 1.719
     trillion tokens in packed rows of 1,024, theta 10,000 everywhere; modernbert_base_recipe has
-    the two phases on 8,192 tokens that follow. Hardware: 191 hours of eight H100 there; never run here.
+    the two phases on 8,192 tokens that follow. Hardware: 191 hours of eight H100 there; never run
+    here.
     """
     return make_run(
         'modernbert_base', make_shape(22, 768, 1152), 8e-4, (768, 4608), (1.719e12, 3e9, 50e9)
