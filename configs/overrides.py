@@ -100,6 +100,8 @@ def _find_meant(key: str, siblings: list[str], root: type) -> str:
     # what is spelled alike in this section, then anywhere.
     guesses = (key, _ELSEWHERE.get(key.lower()))
     meant = [name for name in all_names if name.rpartition('.')[2] in guesses]
+    # What a phase may have in place of the run's is not meant first.
+    meant = [name for name in meant if not name.startswith('phases.')] or meant
     if not meant:
         meant = difflib.get_close_matches(key, siblings, n=1)
     if not meant:

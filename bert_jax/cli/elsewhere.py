@@ -324,10 +324,11 @@ def propose(name: str, command: str, flags: Sequence[str], settings: Iterable[st
     # A slip in one of our own flags, then another program's name, then what looks a little alike.
     close = difflib.get_close_matches(wanted, flags, n=1, cutoff=0.85)
     if not close and (here := _find_counterpart(wanted, command, proposals)):
-        here = re.sub(
-            '`([^`]+)`', lambda code: _type(code[1], proposals), _LINK.sub(r'docs/\1', here)
-        )
-        return f'its counterpart: {here}'
+        here = _LINK.sub(r'docs/\1', here)
+        # What another command has stands as it is typed there.
+        if not _COMMANDS.match(here):
+            here = re.sub('`([^`]+)`', lambda code: _type(code[1], proposals), here)
+        return f'its counterpart: {here.replace("`", "")}'
     close = close or difflib.get_close_matches(wanted, proposals, n=1)
     return f'did you mean {" or ".join(proposals[close[0]])}?' if close else ''
 

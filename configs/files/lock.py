@@ -45,9 +45,9 @@ def lock_folder(
         yield
         return
 
+    # Which of the folders are ours is noted before they are made: only those may go again.
+    path = Path(folder)
     with contextlib.ExitStack() as stack:
-        # Which of the folders are ours is noted before they are made: only those may go again.
-        path = Path(folder)
         try:
             ours = [each for each in (path, *path.parents) if not each.exists()]
             path.mkdir(parents=True, exist_ok=True)
@@ -72,19 +72,27 @@ def lock_folder(
         try:
             yield
         except BaseException as error:
-            # Taken away only where we made it, no result is there, and either a mistake was refused
-            # or nothing but the lock was written: what a crash leaves is for whoever looks into it.
-            files = [each for each in path.rglob('*') if each.name != LOCK]
-            refused = isinstance(error, UserError) or not files
-            if ours and refused and not any(map(is_result, files)):
-                shutil.rmtree(path)
-                for above in ours[1:]:
-                    with contextlib.suppress(OSError):  # another's, by now
-                        above.rmdir()
+            _remove_empty(ours, isinstance(error, UserError), is_result)
             raise
         finally:
             # Before the lock ends: after it, the file may be another's.
             (path / LOCK).unlink(missing_ok=True)
+
+
+def _remove_empty(folders: list[Path], is_refused: bool, is_result: Callable[[Path], bool]) -> None:
+    """Remove folders that were made here, innermost first, where nothing came of them.
+
+    No result is there, and either a mistake was refused or nothing but the lock was written: what a
+    crash leaves is for whoever looks into it.
+    """
+    if not folders:
+        return
+    files = [each for each in folders[0].rglob('*') if each.name != LOCK]
+    if (is_refused or not files) and not any(map(is_result, files)):
+        shutil.rmtree(folders[0])
+        for above in folders[1:]:
+            with contextlib.suppress(OSError):  # another's, by now
+                above.rmdir()
 
 
 def _read_owner(folder: Path) -> str:

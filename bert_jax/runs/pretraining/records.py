@@ -97,12 +97,13 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
     if not directories:
         raise UserError('--data: name the records directory (bert-preprocess makes one)')
 
-    # Each directory by itself: may this model read it, does a phase want it, are its files whole.
+    # Each directory by itself, and the phase that it is named for.
     named: dict[int, Records] = {}
     unnamed, candidates = [], []
     for given in directories:
         number, directory = split_phase(given)
         records = Records(directory, Manifest.load(directory))
+        _check_records(config, records)
         candidates.append(records)
         if number is None:
             unnamed.append(records)
@@ -111,27 +112,6 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
             raise UserError(f'--data={given}: phases are 0 to {last}, each named once')
         else:
             named[number] = records
-    for records in candidates:
-        directory, manifest = records.directory, records.manifest
-        if not config.model.holds(manifest.vocab_size):
-            raise UserError(
-                f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
-                f' but model.vocab_size={config.model.vocab_size}: add --set'
-                f' model.vocab_size={manifest.vocab_size}, or make the records with the other'
-                ' tokenizer'
-            )
-        if manifest.seq_len not in {p.seq_len for p in config.phases}:
-            raise UserError(
-                f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: '
-                f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
-            )
-        check_model_reads(config.model, manifest, directory)
-        faults = check_files(directory, manifest.files)
-        if faults:
-            raise UserError(
-                f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'
-                ' records again'
-            )
 
     # Together: phases share one embedding table, so one vocabulary.
     if len({r.manifest.tokenizer_fingerprint for r in candidates}) > 1:
@@ -156,6 +136,30 @@ def match_phases(config: PretrainConfig, directories: Sequence[str]) -> list[Rec
     if unread:
         raise UserError(f'--data={unread[0]}: no phase reads it: leave it out')
     return chosen
+
+
+def _check_records(config: PretrainConfig, records: Records) -> None:
+    """Raise UserError where no phase of a run can read records, or they are not whole."""
+    directory, manifest = records.directory, records.manifest
+    if not config.model.holds(manifest.vocab_size):
+        raise UserError(
+            f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
+            f' but model.vocab_size={config.model.vocab_size}: add --set'
+            f' model.vocab_size={manifest.vocab_size}, or make the records with the other'
+            ' tokenizer'
+        )
+    if manifest.seq_len not in {phase.seq_len for phase in config.phases}:
+        raise UserError(
+            f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: '
+            f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
+        )
+    check_model_reads(config.model, manifest, directory)
+    faults = check_files(directory, manifest.files)
+    if faults:
+        raise UserError(
+            f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'
+            ' records again'
+        )
 
 
 def split_phase(data: str) -> tuple[int | None, str]:
@@ -183,10 +187,10 @@ def _check_share(number: int, phase: Phase, manifest: Manifest) -> None:
             f'{name}: the records are masked already: make them with --masking=dynamic, or --set'
             f' phases.{number}.masked_lm_prob=none'
         )
-    most = manifest.options['masked_lm_prob']
-    if share > most:
+    room = manifest.options['masked_lm_prob']
+    if share > room:
         raise UserError(
-            f'{name}: the records have room for {most}: lower it, or make them with'
+            f'{name}: the records have room for {room}: lower it, or make them with'
             f' --masked_lm_prob={share}'
         )
 
