@@ -326,7 +326,7 @@ def propose(name: str, command: str, flags: Sequence[str], settings: Iterable[st
     if not close and (here := _find_counterpart(wanted, command, proposals)):
         here = _LINK.sub(r'docs/\1', here)
         # What another command has stands as it is typed there.
-        if not _COMMANDS.match(here):
+        if not here.startswith('bert-'):
             here = re.sub('`([^`]+)`', lambda code: _type(code[1], proposals), here)
         return f'its counterpart: {here.replace("`", "")}'
     close = close or difflib.get_close_matches(wanted, proposals, n=1)
