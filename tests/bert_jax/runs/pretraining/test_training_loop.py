@@ -6,6 +6,7 @@ Rates, means, discarded steps.
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import re
 import shutil
@@ -291,6 +292,39 @@ def test_masks_drawn_in_packed_rows_are_the_same_after_a_stop_and_for_a_teacher(
     # The same tokens are masked with and without a teacher: the first loss is the same.
     assert taught[0]['mlm_loss'] == pytest.approx(lines[0]['mlm_loss'], rel=1e-6)
     assert taught[1]['relation_loss'] > 0
+
+
+def test_phases_go_on_within_each_and_have_settings_of_their_own(folder):
+    """Three phases of one length, on records of their own; cut in the second and in the third."""
+    for number, name in enumerate(('drawn', 'drawn-1')):
+        if not (folder / name).exists():
+            write_meaningless(folder / name, number, RecordSpec(16, 4, 'dynamic', 3))
+    phases = [
+        {'seq_len': 16, 'steps': 4, 'batch_size': 8},
+        {'seq_len': 16, 'steps': 4, 'batch_size': 8, 'schedule': 'constant', 'peak_lr': 0.02},
+        {'seq_len': 16, 'steps': 3, 'batch_size': 8, 'schedule': 'wsd', 'decay_fraction': 1.0}
+        | {'masked_lm_prob': 0.1, 'rope_theta': 500.0, 'warmup_steps': 0},
+    ]
+    phases[1]['warmup_steps'] = 2
+    flags = [f'--data=0={folder}/drawn', f'--data=1={folder}/drawn-1', f'--data=2={folder}/drawn']
+    runs = [f'phases={json.dumps(phases)}', 'model.positions=rotary', 'optimizer.warmup_steps=2']
+    runs += ['runtime.log_every=1', 'runtime.checkpoint_every=3', *UNDROPPED, *flags]
+    said, log = pretrain(
+        folder,
+        (0, 'phased', runs),
+        (6, 'cut-phased', runs),
+        (10, 'cut-phased', runs),
+        (0, 'cut-phased', runs),
+        (0, 'unfit', [*runs, 'phases.2.masked_lm_prob=0.2']),
+        (0, 'unfit', [*runs[:-1], f'--data=7={folder}/drawn']),
+    )
+    assert said[:4] == ['0', '143', '143', '0'], log
+    assert 'the records have room for 0.15' in said[4] and 'phases are 0 to 2' in said[5]
+    lines = told_alike(folder / 'phased', folder / 'cut-phased')
+    rates = [line['learning_rate'] for line in lines if line['split'] == 'train']
+    assert rates[4:7] == pytest.approx([0.0, 0.01, 0.02]) and rates[7] == pytest.approx(0.02)
+    assert rates[8:] == pytest.approx([0.01, 0.02 / 3, 0.01 / 3], rel=1e-5)
+    assert source.read_source(str(folder / 'phased')).model.rope_theta == 500.0
 
 
 @pytest.mark.parametrize(
