@@ -57,6 +57,7 @@ class Plan(PlanOptions):
         check_growth_ends(config)
         chips = parse_topology(self.topology)
         _choose_platform(chips.chip.platform)
+        config = planning.fit_budget(config, chips, self)
 
         # The plan is printed also where a phase does not fit: it says what would help.
         report, refusals = planning.make_plan(config, chips, self)

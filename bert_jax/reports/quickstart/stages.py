@@ -13,14 +13,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from absl import logging
+
 import bert_jax
 from bert_jax.cli.flags import format_command
 from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.store import Result, Store
+from bert_jax.configs.files.store import Result, Store, read_note, write_note
 from bert_jax.configs.load import load
 from bert_jax.configs.options import option
 from bert_jax.input_pipeline.text.lines import TextOptions
+from bert_jax.reports.quickstart import pace
 
 # Of a word piece in English and Korean text alike, about.
 PIECE_BYTES = 4.5
@@ -42,6 +45,8 @@ class QuickstartOptions(TextOptions):
       vocab_size: entries of the vocabulary.
       steps: pre-training steps (default: as the preset quickstart has, five minutes' worth on 2
         cores).
+      minutes: in place of --steps: as many as let all stages take about so long on this machine,
+        whose pace is measured first, once.
       finetune_steps: steps of a fine-tuning run (default: as the preset quickstart_finetune has).
       train_examples: sizes of the fine-tuning set.
       finetune_runs: fine-tuning runs (seeds 0, 1, ...) for each size and starting point.
@@ -55,6 +60,7 @@ class QuickstartOptions(TextOptions):
     corpus_mb: float = option(12, bounds=(0.01, None))
     vocab_size: int = option(8000, bounds=(100, 1 << 24))
     steps: int | None = option(None, bounds=(1, None))
+    minutes: float | None = option(None, bounds=(1, None))
     finetune_steps: int | None = option(None, bounds=(1, None))
     train_examples: tuple[int, ...] = option((80, 400, 2000), commas=True)
     finetune_runs: int = option(3, bounds=(1, None))
@@ -63,6 +69,8 @@ class QuickstartOptions(TextOptions):
 
     def __post_init__(self) -> None:
         _ = self.text  # which checks itself
+        if self.minutes is not None and self.steps is not None:
+            raise UserError('--minutes and --steps both say how long: give one of them')
         if not self.train_examples or min(self.train_examples) < 1:
             given = join(self.train_examples)
             raise UserError(
@@ -76,9 +84,11 @@ class Stages:
     def __init__(self, options: QuickstartOptions, store: Store):
         """Take what the user asked for, and the folder."""
         self.options, self.store = options, store
+        self.steps = options.steps
 
     def make_all(self) -> None:
         """Make all stages in their order, those that are done aside."""
+        self.choose_steps()
         # The text first, for it is split there: no later stage learns from what is held out.
         text = self.make_text()
         vocabulary = self.make(
@@ -92,6 +102,31 @@ class Stages:
         records = self.make_records(text, vocabulary)
         pretrained = self.pretrain(records)
         self.finetune(text, pretrained)
+
+    def choose_steps(self) -> None:
+        """Measure the machine where nothing is made yet; say how long it takes, and fit the steps.
+
+        What --minutes came to is kept in the folder, so that a run that goes on has the same steps.
+        """
+        options, file = self.options, self.store.path / 'pace.json'
+        asked = {'minutes': options.minutes, 'steps': options.steps}
+        noted = read_note(file) or {}
+        if noted.get('asked') == asked:
+            self.steps = noted['steps']
+            return
+        count = pace.count_finetuning_steps(
+            len(options.train_examples), options.finetune_runs, options.finetune_steps
+        )
+        step_s = pace.measure_step()
+        if options.minutes is not None:
+            self.steps = pace.fit_steps(options.minutes, step_s, count)
+        steps = self.steps or cast(schema.PretrainConfig, load('quickstart')).total_steps
+        minutes = pace.forecast(step_s, steps, count) / 60
+        logging.info(
+            f'a step takes {step_s * 1e3:.0f} ms here: all stages take about {minutes:.0f} minutes,'
+            f' with {steps:,} steps of pre-training'
+        )
+        write_note(file, {'asked': asked, 'steps': self.steps, 'step_s': step_s}, 1)
 
     def make_text(self) -> Result:
         """Read the user's text or the docstrings, hold a part out, and cut the task from both."""
@@ -118,7 +153,7 @@ class Stages:
     def make_records(self, text: Result, vocabulary: Result) -> Result:
         """Write as many copies of the text, each with masks of its own, as will be read."""
         phase = cast(schema.PretrainConfig, load('quickstart')).phases[0]
-        pieces_read = (self.options.steps or phase.steps) * phase.batch_size * phase.seq_len
+        pieces_read = (self.steps or phase.steps) * phase.batch_size * phase.seq_len
         pieces = (text.folder / 'train.txt').stat().st_size / PIECE_BYTES
         return self.make(
             'records',
@@ -134,7 +169,7 @@ class Stages:
     def pretrain(self, records: Result) -> Result:
         """Pre-train BERT-Tiny by the preset, and evaluate it on all held-out records."""
         settings: dict[str, Any] = {'seed': self.options.seed}
-        steps = self.options.steps
+        steps = self.steps
         if steps:
             # Warm-up and evaluations in proportion, as in the preset.
             settings['phases.0.steps'] = steps

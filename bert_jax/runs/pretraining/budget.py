@@ -73,6 +73,15 @@ def count_rows(phase: Phase, steps: int) -> int:
     return phase.batch_size * steps if growth is None else growth.before(steps)
 
 
+def count_tokens(config: PretrainConfig, fills: Sequence[float] = ()) -> float:
+    """Return the tokens of a run; `fills` say how full the rows of each phase are, by default 1."""
+    total = 0.0
+    for number, phase in enumerate(config.phases):
+        fill = fills[number] if fills else 1.0
+        total += count_rows(phase, phase.steps) * phase.seq_len * fill
+    return total
+
+
 def fit_tokens(
     config: PretrainConfig, tokens: float, records: Sequence[Records], named: Collection[str] = ()
 ) -> PretrainConfig:
@@ -87,13 +96,8 @@ def fit_tokens(
     Raises:
       UserError: a phase would have no step, or its batch would never be whole.
     """
-    whole = 0.0
-    for number, phase in enumerate(config.phases):
-        fill = 1.0
-        if records:
-            fill = records[number].manifest.statistics['text']['train']['fill']
-        whole += count_rows(phase, phase.steps) * phase.seq_len * fill
-    return scale_steps(config, tokens / whole, named)
+    fills = [each.manifest.statistics['text']['train']['fill'] for each in records]
+    return scale_steps(config, tokens / count_tokens(config, fills), named)
 
 
 def fit_hours(

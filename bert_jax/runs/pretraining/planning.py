@@ -6,6 +6,7 @@ units of what is printed. What is heavy is imported inside functions, for --help
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ class PlanOptions:
         name lists those that exist.
       mfu: share of the chips' peak that the run is assumed to reach: a guess.
       price_per_chip_hour: what a chip costs for an hour, in any currency.
+      tokens: plan the steps that bert-pretrain --tokens would choose, for full rows.
+      hours: plan the steps that fit into so many hours at --mfu.
       max_predictions: masked positions a row, once a phase; by default 15 %, rounded up.
       compile: compile the step, which takes minutes for a large model; without, only what shapes
         tell.
@@ -46,6 +49,8 @@ class PlanOptions:
     topology: str
     mfu: float = option(0.4, within='(0, 1]')
     price_per_chip_hour: float | None = option(None, within='[0, inf)')
+    tokens: float | None = option(None, bounds=(0, None))
+    hours: float | None = option(None, bounds=(0, None))
     max_predictions: tuple[int, ...] = ()
     compile: bool = True
     all_layers: bool = False
@@ -65,6 +70,25 @@ def check_json(path: str) -> None:
             epath.Path(path).parent.exists()
 
 
+def fit_budget(config: PretrainConfig, topology: Topology, options: PlanOptions) -> PretrainConfig:
+    """Return the settings with the steps that a budget of tokens or hours buys, if there is one."""
+    from bert_jax.runs.pretraining import budget
+
+    label = budget.make_label(options.tokens, options.hours)
+    if not label:
+        return config
+    config = dataclasses.replace(config, budget=label)
+    if options.tokens is not None:
+        return budget.fit_tokens(config, options.tokens, [])
+    assert options.hours is not None, 'one of both'
+    report, _ = make_plan(config, topology, dataclasses.replace(options, compile=False))
+    seconds = []
+    for phase, row in zip(config.phases, report['schedule']['mfu']['phases'], strict=True):
+        sizes = phase.batch_size // (phase.batch_warmup_from or phase.batch_size)
+        seconds.append([row['step_s'] * (i + 1) / sizes for i in range(sizes)])
+    return budget.fit_hours(config, options.hours, seconds)
+
+
 def make_plan(
     config: PretrainConfig, topology: Topology, options: PlanOptions
 ) -> tuple[dict[str, Any], list[UserError]]:
@@ -73,6 +97,7 @@ def make_plan(
     Where there are any it has no schedule.
     """
     from bert_jax.costs import compiled, estimate
+    from bert_jax.runs.pretraining import budget
 
     # Whether anything can be compiled here, and if not, why: said again below the plan.
     missing = '--nocompile was given' if not options.compile else compiled.find_obstacle(topology)
@@ -93,6 +118,7 @@ def make_plan(
     report = _list_facts(config, topology) | {
         'compiled': not missing,
         'phases': phases,
+        'tokens': budget.count_tokens(config),
         'mfu': options.mfu,
         'price_per_chip_hour': options.price_per_chip_hour,
         # The newest ones are kept, the best, and one that is being written.
@@ -192,6 +218,7 @@ def format_plan(plan: Plan) -> Iterator[str]:
         f'checkpoints    {format_bytes(saved["bytes"])} each; {format_bytes(saved["kept"])} of disk'
         ' for the newest (runtime.keep_checkpoints), the best and one being written'
     )
+    yield f'tokens         {plan["tokens"]:.3g} in all, of full rows'
     beyond = [
         f'phase {i}' for i, phase in enumerate(plan['phases']) if _find_highest_mfu(phase, plan)
     ]
