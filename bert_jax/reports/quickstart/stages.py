@@ -88,9 +88,9 @@ class Stages:
 
     def make_all(self) -> None:
         """Make all stages in their order, those that are done aside."""
-        self.choose_steps()
         # The text first, for it is split there: no later stage learns from what is held out.
         text = self.make_text()
+        self.choose_steps()
         vocabulary = self.make(
             'vocabulary',
             'train_vocab',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 
 import pytest
@@ -12,8 +13,10 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import Store
 from bert_jax.configs.options import list_command_options
 from bert_jax.launch import evaluate, finetune, preprocess, pretrain, train_vocab
+from bert_jax.reports.quickstart import pace
 from bert_jax.reports.quickstart.stages import QuickstartOptions, Stages
 from bert_jax.runs.workdir.results import RunResult
+from tests.helpers.files import read_json
 from tests.helpers.refusals import refused
 
 ACTIONS = {
@@ -47,8 +50,9 @@ def calls(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Makes the stages of a small text with some options."""
+def run(tmp_path, monkeypatch):
+    """Makes the stages of a small text with some options, on a machine of 10 ms a step."""
+    monkeypatch.setattr(pace, 'measure_step', lambda: 0.01)
     lines = []
     for i in range(40):
         lines += [' '.join(f'word{i}x{j}x{k}' for k in range(9)) for j in range(9)] + ['']
@@ -60,6 +64,7 @@ def run(tmp_path):
         Stages(QuickstartOptions(corpus=corpus, **options), store).make_all()
         return store
 
+    make.folder = tmp_path / 'made'
     return make
 
 
@@ -126,6 +131,33 @@ def test_a_stage_that_fails_or_stops_ends_the_quickstart(run, calls, monkeypatch
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 143
+
+
+def test_minutes_choose_the_steps_once(run, calls, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    run(minutes=4.0, train_examples=(80,), finetune_runs=1)
+    notes = read_json(run.folder / 'pace.json')
+    steps = notes['steps']
+    # Two runs of 200 steps, and what does not depend on the steps.
+    wanted = pace.forecast(0.01, steps, 400)
+    assert wanted == pytest.approx(240, abs=0.01) and steps > 5400
+    assert f'about 4 minutes, with {steps:,} steps' in caplog.text
+    # Gone on with on another machine, it has the same steps.
+    monkeypatch.setattr(pace, 'measure_step', lambda: pytest.fail('measured twice'))
+    run(minutes=4.0, train_examples=(80,), finetune_runs=1)
+    assert read_json(run.folder / 'pace.json') == notes
+
+
+def test_a_time_that_is_too_short_is_refused(run, calls, monkeypatch):
+    monkeypatch.setattr(pace, 'measure_step', lambda: 0.1)
+    with refused('--minutes=1: takes 7 at least on this machine'):
+        run(minutes=1.0)
+    with refused('--minutes and --steps both say how long'):
+        QuickstartOptions(minutes=5.0, steps=100)
+
+
+def test_a_step_is_measured_on_this_machine():
+    assert 0 < pace.measure_step() < 60
 
 
 def test_options():
