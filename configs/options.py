@@ -108,7 +108,7 @@ class Described(NamedTuple):
 
 
 def option(default: Any, help: str = '', **describe_fields: Any) -> Any:
-    """Return a field that may be left out; `described`: the other attributes of `Option`."""
+    """Return a field that may be left out; `describe_fields`: the other attributes of `Option`."""
     return dataclasses.field(default=default, metadata={_KEY: Option(help, **describe_fields)})
 
 
@@ -123,7 +123,7 @@ def newer(default: Any, help: str, before: Any = NO_VALUE, **describe_fields: An
 
 
 def required(help: str = '', **describe_fields: Any) -> Any:
-    """Return a field without a default; `described` is as of `option`."""
+    """Return a field without a default; `describe_fields` is as of `option`."""
     return option(dataclasses.MISSING, help, **describe_fields)
 
 

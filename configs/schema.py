@@ -1,10 +1,11 @@
 """The shape of a configuration: frozen dataclasses, checked when they are made.
 
-This file owns the names, types, defaults and meaning of every setting, the rules that hold between
-them, and the text of a saved config.json. It must not know how a setting is used: nothing here
-imports more than the standard library. Defaults are the paper's (BERT-base, appendix A.2) or, where
-the paper is silent, those of google-research/bert. What a setting is, its kind and its interval
-among the rest, is configs/section.py's.
+Owns the configurations of runs, the rules that hold between their settings, and the text of a saved
+config.json. Their sections have files of their own: phases.py (with the optimizer), runtime.py,
+and model_config.py, tuning_config.py and sentence.py of configs/model. It must not know how a
+setting is used: nothing here imports more than the standard library. Defaults are the paper's
+(BERT-base, appendix A.2) or, where the paper is silent, those of google-research/bert. What a
+setting is, its kind and its interval among the rest, is configs/section.py's.
 """
 
 from __future__ import annotations

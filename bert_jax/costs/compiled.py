@@ -160,7 +160,7 @@ def list_devices(topology: Topology) -> list[Any]:
 def compile_for_memory(task: Task, all_layers: bool = False) -> dict[str, Any]:
     """Return what a step takes by the compiler's word; raises DoesNotFit where it is too much.
 
-    'memory': as step_memory, and what is left; 'layers_compiled'; 'warnings'. Of an unrolled
+    'memory': as measure_step, and what is left; 'layers_compiled'; 'warnings'. Of an unrolled
     model of many layers two of fewer are compiled for a TPU, and the rest follows; with
     `all_layers` it is compiled as it is.
     """

@@ -259,8 +259,8 @@ def estimate_memory(
 
     Args:
       task: a phase on a topology.
-      state: its state_memory, where that is known already.
-      weights: its whole_parameters likewise.
+      state: its count_state_memory, where that is known already.
+      weights: its count_whole_parameters likewise.
     """
     if state is None or weights is None:
         state, weights = count_state_memory(task), count_whole_parameters(task)

@@ -109,7 +109,7 @@ class StepCosts:
     sizes: Iterator[int] | None = None
 
     def memory(self, program: jax.stages.Compiled, state: Any, batch: Any) -> str:
-        """Return memory_line of a compiled step, whose bytes are noted."""
+        """Return format_memory of a compiled step, whose bytes are noted."""
         self.memory_bytes = measure_step(program, jax.default_backend())['total']
         return format_memory(program, state, batch)
 

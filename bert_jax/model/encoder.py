@@ -36,7 +36,7 @@ from bert_jax.model.blocks.part import Rows
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import Embeddings
 
-# make_run_block(the number of a block): what goes through a block of that one's kind, a function of
+# make(the number of a block): what goes through a block of that one's kind, a function of
 # (parameters of the block, x [B, T, H], the block's number), which gives x.
 _MakeRunBlock = Callable[[int], Callable[[Any, Array, Array | int], Array]]
 POOLER_SITE = (1 << 20) + 1  # dropout site beyond those of any depth, and the head's

@@ -409,7 +409,8 @@ def make_model(
 ) -> Any:
     """Make the encoder of `config` with the head of that name, computed as `runtime` says.
 
-    What its products read is runtime.compute_dtype: training may multiply otherwise (`products`).
+    What its products read is runtime.compute_dtype: training may multiply otherwise
+    (`matmul_dtype`).
     outputs: how many labels or numbers the task has. sentence: what makes a vector of a text, where
     the head does. KeyError for an unknown name.
     """

@@ -1,6 +1,6 @@
 """The shape of a model, its family, and which of its weights fine-tuning changes.
 
-Owns the settings of the encoder; those of tuning are tuning.py's.
+Owns the settings of the encoder; those of tuning are tuning_config.py's.
 """
 
 from __future__ import annotations

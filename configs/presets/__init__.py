@@ -1,1 +1,1 @@
-"""The configurations that this package ships: a file for each family, `PRESETS` has them all."""
+"""The configurations that this package ships: a file for each family, listed in configs/load.py."""

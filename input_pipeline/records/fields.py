@@ -34,11 +34,9 @@ class RecordSpec:
     """
 
     seq_len: int
-    max_predictions: int
-    # most predictions a row, over all of its examples
+    max_predictions: int  # a row, over all of its examples
     masking: Literal['static', 'dynamic']
-    # examples a record holds at most; 1: not packed
-    max_packs: int = 1
+    max_packs: int = 1  # examples a record holds at most; 1: not packed
     # ids that may be seen, beyond the vocabulary that is predicted; 0: the vocabulary's alone
     known_words: int = 0
 

@@ -1,7 +1,7 @@
 """Files of many forms as documents of sentences.
 
 Owns where documents begin and end. Knows nothing of globs and of how a corpus is divided
-(text/inputs), of compression (text/files.py), of decoding and sentences (text/lines.py), of tokens
+(listing.py, units.py), of compression (files.py), of decoding and sentences (lines.py), of tokens
 or of vocabularies.
 
 What a document is:

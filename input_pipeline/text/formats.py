@@ -222,7 +222,7 @@ class NoText(NamedTuple):
 
 
 def get_text_of_json(line: str, column: str) -> str | NoText | None:
-    """Return the text in that column of the object on a line, as `text_of`."""
+    """Return the text in that column of the object on a line, as `get_text`."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -326,7 +326,7 @@ class Tokenizer(abc.ABC):
     def _encode_passages(
         self, sentences: Sequence[str], spaces: Sequence[str], parted: bool = True
     ) -> Iterator[list[np.ndarray]]:
-        """Yield the ids of sentences in batches, encoded as `passages` cuts their text."""
+        """Yield the ids of sentences in batches, encoded as `split_passages` cuts their text."""
         stretches = split_passages(sentences, spaces, parted)
         count = _SENTENCES if parted else 1
         while True:

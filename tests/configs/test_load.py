@@ -124,7 +124,8 @@ def test_the_files_of_older_versions_are_read_and_written_as_they_are(kind):
     """Else nobody could go on with a run, nor read its checkpoints, after an update.
 
     The golden files were written by the version of November 2026, and never change. A setting that
-    is new since then has `is_later`; one that is gone or has another name needs a way of its own.
+    is new since then is `newer` or `later`; one that is gone or has another name needs a way of its
+    own.
     """
     text = (pathlib.Path(__file__).parents[1] / 'golden' / 'configs' / f'{kind}.json').read_text()
     without = re.sub(r'\n *"decoder": "\w+",', '', text)  # which is gone since

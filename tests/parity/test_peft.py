@@ -199,7 +199,7 @@ OURS = {
 
 
 def without_update_below(layers, blocks: int):
-    """The lower blocks as `assembled` fills them where depth leaves them out."""
+    """The lower blocks as `assemble_tuned` fills them where depth leaves them out."""
     cut = lambda leaf: np.concatenate([np.zeros_like(leaf[:blocks]), leaf[blocks:]])
     return {
         name: {'kernel': cut(module['kernel'])} if '_lora_' in name else module

@@ -95,7 +95,7 @@ class FineTuner:
 
     def __init__(self, approach: Approach, machine: Machine, profile_steps: int = 0):
         """Take up an approach; `profile_steps` of each run are traced into its folder."""
-        # Runs of a sweep differ in rates and seeds, mostly, so `make_programs` lets them share.
+        # Runs of a sweep differ in rates and seeds, mostly, so `_make_programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
         self.compilations, self._profile_steps = machine.compilations, profile_steps
         self._programs: dict[Any, Programs] = {}
