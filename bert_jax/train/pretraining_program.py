@@ -102,14 +102,14 @@ class PretrainingSetup:
         model, optimizer = config.choose_model(phase), config.choose_optimizer(phase)
         first, steps = config.time_schedule(phase)
         return cls(
-            model,
-            model.tuned(config.tuning),
-            optimizer,
-            config.runtime,
-            hparams_of(optimizer, config.seed, steps, first_step=first),
-            config.seed,
-            config.pair_loss,
-            choose_method(config.distillation),
+            model=model,
+            encoder=model.tuned(config.tuning),
+            optimizer=optimizer,
+            runtime=config.runtime,
+            hparams=hparams_of(optimizer, config.seed, steps, first_step=first),
+            seed=config.seed,
+            pair_loss=config.pair_loss,
+            distillation=choose_method(config.distillation),
         )
 
     def make_model(self, kernel: str = 'xla') -> heads.Pretraining:

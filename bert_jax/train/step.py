@@ -108,16 +108,17 @@ class _Step:
 
         # Of the whole batch: a micro-batch's loss is its share of the batch's.
         denominators = self.objective.weights(batch)
-        gradient, rows, cut = make_gradient(self.objective, generator), (batch, rows_B), P('data')
+        compute_gradient = make_gradient(self.objective, generator)
+        rows, cut = (batch, rows_B), P('data')
         if options.accumulation > 1:  # rows lie below the micro-batches, [n, B / n, ...]
-            gradient = accumulate_gradients(gradient, state.params)
+            compute_gradient = accumulate_gradients(compute_gradient, state.params)
             rows, cut = split_rows(rows, options.accumulation), P(None, 'data')
         is_cut = is_by_parts(options.accumulation, options.shard_optimizer, options.dropout_rng)
         if is_cut and not self.objective.whole_batch:
             places = find_places(state.params, options.shard_optimizer)
-            gradient = sum_by_parts(gradient, places, cut, options.dtype)
+            compute_gradient = sum_by_parts(compute_gradient, places, cut, options.dtype)
         shared = Shared(dropout_key, denominators, state.frozen, filled)
-        grads, sums = gradient(state.params, shared, rows)
+        grads, sums = compute_gradient(state.params, shared, rows)
         state, scalars = self._apply_gradients(state, grads, add_losses(sums, denominators), h)
         # Scalars of the step have weight 1, so that they are averaged like any other metric.
         return state, sums | {name: (value, jnp.ones(())) for name, value in scalars.items()}

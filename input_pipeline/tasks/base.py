@@ -81,12 +81,16 @@ class Task(abc.ABC, Generic[E]):
       names: the tasks that it knows by name.
       truth_column: of a table the role with what is predicted.
       list_columns: roles that may hold several texts.
+      has_classes: whether each text has one of the labels, so that answers make a table of them.
+      in_windows: whether long texts may be read in windows, which `doc_stride` sets apart.
     """
 
     kinds: ClassVar[tuple[str, ...]]
     names: ClassVar[tuple[str, ...]] = ()
     truth_column: ClassVar[str] = 'label'
     list_columns: ClassVar[frozenset[str]] = frozenset()
+    has_classes: ClassVar[bool] = False
+    in_windows: ClassVar[bool] = False
 
     name: str
     kind: str

@@ -272,6 +272,8 @@ class TextTask(LabelTask[TextExample]):
 
     head = 'classifier'
     kinds: ClassVar[tuple[str, ...]] = ('classification', 'pair', 'regression')
+    has_classes = True
+    in_windows = True
     names: ClassVar[tuple[str, ...]] = tuple(_GLUE)
     label_type: ClassVar[type] = np.int32
     report_parts: ClassVar[tuple[Callable[..., str], ...]] = (write_class_scores, write_confusions)
@@ -382,6 +384,7 @@ class RegressionTask(TextTask):
     """A number for one text or a pair."""
 
     head = 'regressor'
+    has_classes = False
     num_outputs = 1  # the number itself
     known_metrics = NUMBER_METRICS
     label_type = np.float32

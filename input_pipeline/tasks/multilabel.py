@@ -58,6 +58,7 @@ class MultiLabelTask(TextTask):
     thresholds: Mapping[str, float] | None = field(default=None, repr=False)
 
     head = 'multi_label'
+    has_classes = False
     kinds = ('multilabel',)
     names = ()
     known_metrics: ClassVar[Mapping[str, Metric]] = SET_METRICS

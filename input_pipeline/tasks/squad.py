@@ -76,6 +76,7 @@ class SpanTask(Task[SpanExample]):
     files: Files = field(repr=False)
     unanswerable: bool = False
     doc_stride: int = 128
+    in_windows = True
     max_query_length: int = 64
     max_answer_length: int = 30
     n_best: int = 20

@@ -243,7 +243,7 @@ def count_confusion(run: Run | None) -> tuple[str, dict[str, list[int]]] | str |
     file = run.workdir.predictions(split) / 'predictions.tsv'
     try:
         task = load_task(run.data['task'], run.data['data_dir'])
-        if task.kind not in ('classification', 'pair'):
+        if not task.has_classes:
             return None
         examples = task.examples(split)
         answers = task.read_predictions(str(file), examples).answers

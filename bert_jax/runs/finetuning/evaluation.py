@@ -245,7 +245,7 @@ def set_doc_stride(task: Any, doc_stride: int) -> Any:
     Raises:
       UserError: its texts are not read in windows.
     """
-    if not hasattr(task, 'doc_stride'):
+    if not task.in_windows:
         raise UserError(
             f'--doc_stride: a task of kind {task.kind} is not read in windows, as classification,'
             ' regression and multilabel are: leave it out'

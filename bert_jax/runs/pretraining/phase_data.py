@@ -147,23 +147,24 @@ def make_phases(
     """
     phases, first = [], 0
     for number, phase in enumerate(config.phases):
-        growth = make_growth(phase, config.runtime.accumulation)
+        growth, mask = make_growth(phase, config.runtime.accumulation), None
+        if teacher is not None:
+            masking = records[number].kind(phase.masked_lm_prob).masking
+            mask = _make_mask(config.seed, masking, growth)
         data = PhaseData(
-            number,
-            first,
-            phase,
-            records[number],
-            mesh,
+            number=number,
+            first=first,
+            phase=phase,
+            records=records[number],
+            mesh=mesh,
             # A phase has its own order of the records: with one seed a second phase on the same
             # ones would read them as the first did.
-            config.seed + number,
-            config.record_order,
-            word_vectors.inputs(config.model, records[number].tokenizer),
-            growth,
-            teacher,
-            _make_mask(config.seed, records[number].kind(phase.masked_lm_prob).masking, growth)
-            if teacher
-            else None,
+            seed=config.seed + number,
+            order=config.record_order,
+            inputs=word_vectors.inputs(config.model, records[number].tokenizer),
+            growth=growth,
+            teacher=teacher,
+            mask=mask,
         )
         phases.append(data)
         first += phase.steps

@@ -175,7 +175,8 @@ def pretrain(
         teacher = make_teacher(setup, records, mesh)
         _claim(context, records, weights, teacher)
         # A run that began before keeps some settings of how it is computed.
-        setup = dataclasses.replace(setup, runtime=context.runtime)
+        config = dataclasses.replace(config, runtime=context.runtime)
+        setup = PretrainingSetup.from_config(config)
         fresh = weights.put_into(setup.make_state(mesh))
         _log_sizes(context, setup, fresh)
         context.begin(fresh)
@@ -190,7 +191,6 @@ def pretrain(
         for data in make_phases(config, records, mesh, teacher):
             if signal is None and int(context.state.step) < data.last:
                 setup = PretrainingSetup.from_config(config, data.number)
-                setup = dataclasses.replace(setup, runtime=context.runtime)
                 context.hparams, grows = setup.hparams, data.growth is not None
                 program = setup.make_program(data.kind, mesh, grows=grows)
                 evaluation = make_evaluation(context, data, program.eval_step, setup.pair_loss)
