@@ -209,6 +209,14 @@ def train_on(table: WordCounts, options: VocabularyOptions) -> tuple[Tokenizer, 
             f' {tokenizer.vocab_size} entries, and that many were made'
         )
     report = measure(tokenizer, counts, table.words, warnings)
+    if options.layout == 'modernbert' and tokenizer.kind != 'fast':
+        from bert_jax.input_pipeline.tokenizer.fast import make_modernbert_json
+
+        content = make_modernbert_json(tokenizer.tokenizer_json())
+        tokenizer = Tokenizer.of_kind('fast', content, Normalizer(False, False))
+        if tokenizer.unused:
+            size = tokenizer.vocab_size + tokenizer.unused
+            notes.append(f'{tokenizer.unused} rows that are never predicted fill it up to {size}')
     return tokenizer, dataclasses.replace(report, notes=tuple(notes))
 
 
