@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,10 +23,15 @@ import tokenizers
 from tokenizers import AddedToken, decoders, processors
 
 from bert_jax.configs.errors import UserError
-from bert_jax.input_pipeline.tokenizer.directory import FLAGS, SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.normalizer import replace_halves
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, cut_at
-from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, iterate_steps, read_rows
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
+    UNUSED,
+    WORD_MARK,
+    iterate_steps,
+    read_rows,
+)
 
 # Steps that part a text at white space, which goes, before all others; and normalizers that see no
 # further than from one white space to the next.
@@ -45,13 +51,15 @@ def add_special(engine: tokenizers.Tokenizer, tokens: Iterable[str], mask: str) 
     engine.add_special_tokens([*special, mask_token])
 
 
-def add_modernbert_rows(engine: tokenizers.Tokenizer) -> bytes:
+def add_modernbert_rows(engine: tokenizers.Tokenizer, unused: int = 0) -> bytes:
     """Return the tokenizer.json of an engine, with ModernBERT's special tokens and rows added.
 
-    Those are [CLS] A [SEP] B [SEP], all of one segment.
+    Rows are [CLS] A [SEP] B [SEP], all of one segment. `unused`: how many [unused] tokens come
+    behind the special ones.
     """
     pad, unk, cls, sep, mask = SPECIAL_TOKENS.values()
     add_special(engine, (unk, cls, sep, pad), mask)
+    engine.add_special_tokens([f'[unused{i}]' for i in range(unused)])
     engine.post_processor = processors.TemplateProcessing(
         single=f'{cls} $A {sep}',
         pair=f'{cls} $A {sep} $B:0 {sep}',
@@ -60,40 +68,25 @@ def add_modernbert_rows(engine: tokenizers.Tokenizer) -> bytes:
     return json.dumps(json.loads(engine.to_str()), ensure_ascii=False, sort_keys=True).encode()
 
 
-_UNUSED = re.compile(r'\[unused\d+\]')
-
-
 def make_modernbert_json(content: str) -> bytes:
     """Return the tokenizer.json of a WordPiece, unigram or BPE vocabulary in ModernBERT's layout.
 
     The special tokens go behind the entries, and [unused] rows up to a multiple of 64 behind them.
     What follows a mask without a space is no word of its own.
 
-    Args:
-      content: a tokenizer.json with the special tokens of BERT.
-
-    Raises:
-      UserError: an entry is called as one of those rows.
+    content: a tokenizer.json with the special tokens of BERT.
     """
     rules = json.loads(content)
     model, special = rules['model'], [*SPECIAL_TOKENS.values()]
     behind = [special[i] for i in (1, 2, 3, 0, 4)]
     if model['type'] == 'Unigram':
         pieces = [piece for piece in model['vocab'] if piece[0] not in special]
-        entries = [entry for entry, _ in pieces]
         model['vocab'] = pieces + [[token, 0.0] for token in behind]
         model['unk_id'] = len(pieces)
     else:
         entries = [entry for entry in model['vocab'] if entry not in special]
         entries.sort(key=model['vocab'].__getitem__)
         model['vocab'] = {entry: i for i, entry in enumerate([*entries, *behind])}
-    for entry in entries:
-        word = entry.removeprefix(WORD_MARK)
-        if word in special or _UNUSED.fullmatch(word):
-            raise UserError(
-                f'--layout=modernbert: {word} is so frequent in the text that it is an entry, and'
-                ' the layout has a row of that name: take it out of the text'
-            )
 
     # A mask parts the text, and each part is normalised by itself: the space before one must stay,
     # and only the first may be given one.
@@ -105,12 +98,7 @@ def make_modernbert_json(content: str) -> bytes:
             part['prepend_scheme'] = 'first'
     rules |= {'added_tokens': [], 'post_processor': None}
     engine = tokenizers.Tokenizer.from_str(json.dumps(rules))
-    with_rows = json.loads(add_modernbert_rows(engine))
-    size = len(entries) + len(special)
-    for i in range(-size % 64):
-        token = {'id': size + i, 'content': f'[unused{i}]', **dict.fromkeys(FLAGS, False)}
-        with_rows['added_tokens'].append(token | {'special': True})
-    return json.dumps(with_rows, ensure_ascii=False, sort_keys=True).encode()
+    return add_modernbert_rows(engine, -engine.get_vocab_size() % 64)
 
 
 _GAPS = 1000  # ids without an entry that a vocabulary may have, besides as many as its entries
@@ -140,11 +128,11 @@ class LibraryModel(Tokenizer):
         # Of all special tokens the library shall pass over those of rows alone: only they are
         # special in that copy. To take them out would give the others new ids.
         tokens, model = rules['added_tokens'], rules['model']
-        first_unused = _find_unused(rules)
+        unused = _find_unused(rules)
         pieces: list[str] = []
         for token in tokens:
             row_token = token['content'] in self.special_tokens
-            token['special'] = row_token or token['id'] >= first_unused
+            token['special'] = row_token or token['id'] in unused
         added = {token['content'] for token in tokens}.union(self.special_tokens)
         rules |= {'post_processor': None, 'truncation': None, 'padding': None}
         if model.get('type') == 'Unigram':
@@ -178,7 +166,7 @@ class LibraryModel(Tokenizer):
                 starts_word.append(not entry.startswith(inner))
             else:
                 starts_word.append(entry.startswith(WORD_MARK))
-        self.unused = max(0, self.vocab_size - first_unused)
+        self.unused = len(unused)
         self.vocab_size -= self.unused
         self.entries = self.entries[: self.vocab_size]
         self.starts_word = np.array(starts_word[: self.vocab_size])
@@ -266,19 +254,21 @@ def library(name: str, does: str = 'read') -> Iterator[None]:
         ) from error
 
 
-def _find_unused(rules: Mapping[str, Any]) -> int:
-    """Return the id from which on all are special [unused] tokens, which are never predicted.
+def _find_unused(rules: Mapping[str, Any]) -> set[int]:
+    """Return the ids of the special [unused] tokens at the end, which are never predicted.
 
-    Those of released models are no special tokens, and may be.
+    Those of released models are no special tokens: they are found in text.
     """
-    ids = set()
-    for token in rules['added_tokens']:
-        if token['special'] and _UNUSED.fullmatch(token['content']):
-            ids.add(token['id'])
-    first = 1 + max((token['id'] for token in rules['added_tokens']), default=0)
-    while first - 1 in ids:
-        first -= 1
-    return first
+    added, vocab = rules['added_tokens'], rules['model'].get('vocab', {})
+    last = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+    last = max([last, *(token['id'] for token in added)])
+    unused: set[int] = set()
+    for token in sorted(added, key=operator.itemgetter('id'), reverse=True):
+        is_last = token['id'] == last - len(unused)
+        if not (is_last and token['special'] and UNUSED.fullmatch(token['content'])):
+            break
+        unused.add(token['id'])
+    return unused
 
 
 def _pre_tokenize(engine: tokenizers.Tokenizer, text: str) -> list[str]:
