@@ -41,9 +41,9 @@ class VocabularyOptions:
       min_frequency: wordpiece, byte_bpe: do not merge pairs seen less often.
       add_prefix_space: byte_bpe: encode a text as if a space stood before it; RoBERTa does not.
       layout: special tokens and rows: roberta, of byte_bpe alone: <s> A </s></s> B </s>;
-        modernbert, of all but words: [CLS] A [SEP] B [SEP] without segments, a mask takes the space
-        before it, and the size is rounded up to 64 by rows that are never predicted, but of
-        byte_bpe, whose text is composed (NFC).
+        modernbert, of all but words: [CLS] A [SEP] B [SEP] without segments; a mask takes the space
+        before it. byte_bpe composes text (NFC); others round the size up to 64 by rows that are
+        never predicted.
       known_words: words: so many of the most frequent ones go into records, by their characters;
         a rarer one is [UNK] there.
     """
