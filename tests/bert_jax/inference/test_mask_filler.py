@@ -58,8 +58,8 @@ def test_an_export_has_rows_that_are_never_predicted(tmp_path, rows):
     export.write(model, tokenizer, 'huggingface', str(tmp_path / 'a'))
 
     there = read_source(str(tmp_path / 'a'))
-    assert there.model.config.vocab_size == max(128, size)
-    bias, kept = there.model.params['mlm']['bias'], model.params['mlm']['bias']
+    assert there.model.vocab_size == max(128, size)
+    bias, kept = there.params['mlm']['bias'], model.params['mlm']['bias']
     assert (bias[: tokenizer.vocab_size] == kept[: tokenizer.vocab_size]).all()
     assert (bias[tokenizer.vocab_size : max(128, size)] == -1e4).all()
     fill = [MaskFiller(s, 3) for s in (there, Source(model, tokenizer, '', 0))]
