@@ -207,7 +207,7 @@ class LibraryModel(Tokenizer):
     def behind_mask(self) -> Tokenizer:
         """The same without the space before each text, where the file has it before the first."""
         rules = json.loads(self.vocabulary)
-        first = next(iterate_steps(rules['pre_tokenizer']), {})
+        first = next(iterate_steps(rules.get('pre_tokenizer')), {})
         if first.get('prepend_scheme') != 'first':
             return self
         first['prepend_scheme'] = 'never'
