@@ -17,8 +17,12 @@ from bert_jax.configs.options import check_intervals, option
 _DOTTED = ('tr', 'tur', 'az', 'aze')
 
 
-# Options that one kind of vocabulary alone has.
-_OF_KIND = {'add_prefix_space': 'byte_bpe', 'layout': 'byte_bpe', 'known_words': 'words'}
+# Options that some kinds of vocabularies alone have.
+_OF_KINDS = {
+    'add_prefix_space': ('byte_bpe',),
+    'layout': ('byte_bpe', 'wordpiece', 'unigram', 'bpe'),
+    'known_words': ('words',),
+}
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,10 @@ class VocabularyOptions:
       character_coverage: share of the running characters that get entries of their own.
       min_frequency: wordpiece, byte_bpe: do not merge pairs seen less often.
       add_prefix_space: byte_bpe: encode a text as if a space stood before it; RoBERTa does not.
-      layout: byte_bpe: special tokens and rows: roberta: <s> A </s></s> B </s>; modernbert: [CLS]
-        A [SEP] B [SEP], without segments, and text composed (NFC).
+      layout: special tokens and rows: roberta, of byte_bpe alone: <s> A </s></s> B </s>;
+        modernbert, of all but words: [CLS] A [SEP] B [SEP] without segments; a mask takes the space
+        before it. byte_bpe composes text (NFC); others round the size up to 64 by rows that are
+        never predicted.
       known_words: words: so many of the most frequent ones go into records, by their characters;
         a rarer one is [UNK] there.
     """
@@ -56,10 +62,11 @@ class VocabularyOptions:
 
     def __post_init__(self) -> None:
         check_intervals(self)
-        for name, kind in _OF_KIND.items():
+        for name, kinds in _OF_KINDS.items():
             value = getattr(self, name)
-            if value != getattr(VocabularyOptions, name) and self.model != kind:
-                raise UserError(f'--{name}={value} is for --model={kind}: leave it out')
+            if value != getattr(VocabularyOptions, name) and self.model not in kinds:
+                models = ' or '.join(kinds)
+                raise UserError(f'--{name}={value} is for --model={models}: leave it out')
 
 
 def refuse_other_case(options: VocabularyOptions, languages: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
   bert-train-vocab --input=GLOB --output=DIR --vocab_size=30522 [--model=unigram]
   bert-train-vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
   bert-train-vocab --input=GLOB --output=DIR --vocab_size=50368 --model=byte_bpe --layout=modernbert
+  bert-train-vocab --input=GLOB --output=DIR --vocab_size=32000 --model=unigram --layout=modernbert
   bert-train-vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
   bert-train-vocab --extend=DIR --words=FILE --output=DIR
   bert-train-vocab --extend=DIR --markers='[E1],[/E1]' --output=DIR

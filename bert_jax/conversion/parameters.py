@@ -30,7 +30,7 @@ from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
 
-_VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
+VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
 _DEEPEST = 4096  # blocks of any model, also where they share their arrays
 _LARGER = 8  # times the longest array: what differs by less is named array by array
 _LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks
@@ -125,7 +125,7 @@ class Layout:
                 blocks = []
                 for number in range(first_block, config.own_blocks):
                     blocks.append(tuple(p._replace(name=p.name.format(number)) for p in pieces))
-            elif path in _VOCABULARY:
+            elif path in VOCABULARY:
                 padding = shape[0] - config.vocab_size
                 shape = (config.vocab_size, *shape[1:])
             shape = shape[::-1] if is_transposed else shape

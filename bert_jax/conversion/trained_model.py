@@ -18,7 +18,8 @@ from flax import traverse_util
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion.parameters import check_fit, find_shapes, join_names
+from bert_jax.conversion.parameters import VOCABULARY, check_fit, find_shapes, join_names
+from bert_jax.model.embeddings import pad_vocab
 from bert_jax.model.tuning import choose_tuning_method, find_neutral, is_added
 from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
@@ -30,6 +31,8 @@ _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
     'local_window', 'norm_class', 'block',
 )  # fmt: skip
+# The bias of a word that is never predicted: finite, also in float16.
+_NEVER = -1e4
 _MEND = 'put its checkpoint back from a copy'
 
 
@@ -253,6 +256,24 @@ def store_words(model: Model, source: str) -> Model:
     defaults = {name: getattr(ModelConfig, name) for name in ('embedding', *words.options)}
     params = {name: part for name, part in model.params.items() if name != 'mlm'}
     return model._replace(config=dataclasses.replace(model.config, **defaults), params=params)
+
+
+def add_unused_rows(model: Model, entries: int, unused: int) -> Model:
+    """Return a model whose word table has at least so many rows behind its entries.
+
+    Those that it lacked are zeros, and a masked-LM head never chooses any of them.
+    """
+    size = max(model.config.vocab_size, entries + unused)
+    flat = traverse_util.flatten_dict(model.params, sep='/')
+    for path in VOCABULARY:
+        if path in flat:
+            rows = np.zeros((pad_vocab(size), *flat[path].shape[1:]), np.float32)
+            rows[: model.config.vocab_size] = flat[path][: model.config.vocab_size]
+            flat[path] = rows
+    if 'mlm/bias' in flat:
+        flat['mlm/bias'][entries:] = _NEVER
+    config = dataclasses.replace(model.config, vocab_size=size)
+    return model._replace(config=config, params=traverse_util.unflatten_dict(flat, sep='/'))
 
 
 def add_mapping(model: Model) -> Model:

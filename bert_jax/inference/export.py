@@ -26,7 +26,7 @@ from bert_jax.conversion import (
     sentence_transformers,
     serving,
 )
-from bert_jax.conversion.trained_model import Model, Reading, store_words
+from bert_jax.conversion.trained_model import Model, Reading, add_unused_rows, store_words
 from bert_jax.inference import model_card, serving_folder
 from bert_jax.inference.model_card import Notes
 from bert_jax.inference.predictor import read_training_options
@@ -226,6 +226,8 @@ def _write_huggingface(
 ) -> tuple[Reading, tuple[str, ...]]:
     # The tokenizer first, then the weights under the names of transformers' class.
     serving_folder.write_tokenizer(folder, model, tokenizer)
+    if tokenizer.unused:
+        model = add_unused_rows(model, tokenizer.vocab_size, tokenizer.unused)
     left_out = huggingface.write(folder, model, serving_folder.list_token_ids(tokenizer))
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.

@@ -456,19 +456,22 @@ class WithMasks:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text."""
         # Between two masks the text is tokenised by itself, all texts in one call.
-        parts: list[str] = []
+        first: list[str] = []
+        others: list[str] = []
         counts = []
         for text in texts:
             *before, last = text.split(self._spelling)
             if self.layout.mask_takes_space:
                 before = [part.rstrip() for part in before]
-            parts += [*before, last]
-            counts.append(len(before))
-        pieces = iter(self._tokenizer.encode_batch(parts))
+            begin, *behind = [*before, last]
+            first.append(begin)
+            others += behind
+            counts.append(len(behind))
+        pieces = iter(self._tokenizer.behind_mask.encode_batch(others))
         mask = np.array([self._tokenizer.mask_id], np.int32)
         ids = []
-        for count in counts:
-            arrays = [next(pieces)]
+        for begin_ids, count in zip(self._tokenizer.encode_batch(first), counts, strict=True):
+            arrays = [begin_ids]
             for _ in range(count):
                 arrays += [mask, next(pieces)]
             ids.append(np.concatenate(arrays))

@@ -29,9 +29,11 @@ from tokenizers import (
     processors,
 )
 
-from bert_jax.input_pipeline.tokenizer.directory import FLAGS, SPECIAL_TOKENS
+from bert_jax.input_pipeline.tokenizer.directory import FLAGS
 from bert_jax.input_pipeline.tokenizer.fast import (
     LibraryModel,
+    add_modernbert_rows,
+    add_special,
     library,
     parts_at_space,
 )
@@ -63,20 +65,10 @@ def spell_in_bytes(word: str) -> str:
 def make_composed_json(
     entries: Sequence[str], merges: Iterable[Sequence[str]], add_prefix_space: bool
 ) -> bytes:
-    """Return a tokenizer.json by ModernBERT's rules: composed text, special tokens behind.
-
-    Its rows are [CLS] A [SEP] B [SEP], all of one segment.
-    """
-    pad, unk, cls, sep, mask = SPECIAL_TOKENS.values()
+    """Return a tokenizer.json by ModernBERT's rules: composed text, special tokens behind."""
     engine = _make_engine(entries, merges, add_prefix_space)
     engine.normalizer = normalizers.NFC()
-    _add_special(engine, (unk, cls, sep, pad), mask)
-    engine.post_processor = processors.TemplateProcessing(
-        single=f'{cls} $A {sep}',
-        pair=f'{cls} $A {sep} $B:0 {sep}',
-        special_tokens=[(token, engine.token_to_id(token)) for token in (cls, sep)],
-    )
-    return json.dumps(json.loads(engine.to_str()), ensure_ascii=False, sort_keys=True).encode()
+    return add_modernbert_rows(engine)
 
 
 def _make_engine(
@@ -88,13 +80,6 @@ def _make_engine(
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     engine.decoder = decoders.ByteLevel()
     return engine
-
-
-def _add_special(engine: Tokenizer, tokens: Iterable[str], mask: str) -> None:
-    # The mask takes the space before it, which the word in its place begins with.
-    special = [AddedToken(token, special=True, normalized=False) for token in tokens]
-    mask_token = AddedToken(mask, special=True, normalized=False, lstrip=True)
-    engine.add_special_tokens([*special, mask_token])
 
 
 class ByteBpe(LibraryModel):
@@ -235,7 +220,7 @@ class ByteBpe(LibraryModel):
         """Return a tokenizer.json with the same ids, and RoBERTa's rows <s> A </s></s> B </s>."""
         engine = self._make_library_tokenizer(self._prefix_space)
         pad, unk, cls, sep, mask = self.special_tokens
-        _add_special(engine, (cls, pad, sep, unk), mask)
+        add_special(engine, (cls, pad, sep, unk), mask)
         engine.post_processor = processors.RobertaProcessing(
             (sep, self.entries.index(sep)),
             (cls, self.entries.index(cls)),

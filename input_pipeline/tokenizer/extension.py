@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import operator
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -21,8 +20,7 @@ from bert_jax.input_pipeline.tokenizer.directory import FLAGS
 from bert_jax.input_pipeline.tokenizer.foreign_directories import get_pieces
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-
-_UNUSED = re.compile(r'\[unused\d+\]')
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import UNUSED
 
 
 class Extended(NamedTuple):
@@ -71,7 +69,7 @@ def _add_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[list[str], i
     # entries keep their ids either way, or every trained row would mean another word.
     slots: list[int] = []
     if not tokenizer.refusal:
-        slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
+        slots = [i for i, e in enumerate(entries) if UNUSED.fullmatch(e) and e not in given]
     for slot, word in zip(slots, new, strict=False):
         entries[slot] = word
     in_slots = min(len(slots), len(new))
@@ -88,7 +86,8 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
         )
     given = list(dict.fromkeys(markers))
     for marker in given:
-        if not marker or marker.split() != [marker] or marker in special:
+        is_row = marker in special or (tokenizer.unused and UNUSED.fullmatch(marker))
+        if not marker or marker.split() != [marker] or is_row:
             raise UserError(
                 f'--markers: {marker!r} cannot be one: a marker has no white space in it, and is no'
                 ' special token'
@@ -105,6 +104,9 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
         base = Tokenizer.of_kind(tokenizer.kind, inside, *_get_rules(tokenizer))
         content = base.tokenizer_json().encode()
     parts = json.loads(content)
+    # In place of rows that are not used, where there are some behind the entries.
+    appended = set(range(tokenizer.vocab_size, len(entries)))
+    parts['added_tokens'] = [t for t in parts['added_tokens'] if t['id'] not in appended]
     there = {token['content'] for token in parts['added_tokens']}
     plain = dict.fromkeys(FLAGS, False)
     for marker in given:
@@ -207,7 +209,7 @@ def find_new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     if len(after) < len(before):
         raise UserError(f'{len(before)} entries there, but only {len(after)} here')
     changed = [i for i, entry in enumerate(before) if entry != after[i]]
-    other = [i for i in changed if not _UNUSED.fullmatch(before[i])]
+    other = [i for i in changed if not UNUSED.fullmatch(before[i])]
     if other:
         raise UserError(
             f'entry {other[0]} is {before[other[0]]!r} there and {after[other[0]]!r} here'

@@ -13,18 +13,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders
+from tokenizers import AddedToken, decoders, processors
 
 from bert_jax.configs.errors import UserError
+from bert_jax.input_pipeline.tokenizer.directory import SPECIAL_TOKENS
 from bert_jax.input_pipeline.tokenizer.normalizer import replace_halves
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, cut_at
-from bert_jax.input_pipeline.tokenizer.tokenizer_json import WORD_MARK, iterate_steps, read_rows
+from bert_jax.input_pipeline.tokenizer.tokenizer_json import (
+    UNUSED,
+    WORD_MARK,
+    iterate_steps,
+    read_rows,
+)
 
 # Steps that part a text at white space, which goes, before all others; and normalizers that see no
 # further than from one white space to the next.
@@ -35,6 +42,63 @@ _NEAR = ('NFC', 'NFD', 'NFKC', 'NFKD', 'Lowercase', 'StripAccents')
 def parts_at_space(added: Iterable[Mapping[str, Any]]) -> bool:
     """Tell whether no added token goes on into white space behind a word."""
     return not any(token['rstrip'] or re.search(r'\S\s', token['content']) for token in added)
+
+
+def add_special(engine: tokenizers.Tokenizer, tokens: Iterable[str], mask: str) -> None:
+    """Add special tokens, the mask last; it takes the space that the word in its place has."""
+    special = [AddedToken(token, special=True, normalized=False) for token in tokens]
+    mask_token = AddedToken(mask, special=True, normalized=False, lstrip=True)
+    engine.add_special_tokens([*special, mask_token])
+
+
+def add_modernbert_rows(engine: tokenizers.Tokenizer, unused: int = 0) -> bytes:
+    """Return the tokenizer.json of an engine, with ModernBERT's special tokens and rows added.
+
+    Rows are [CLS] A [SEP] B [SEP], all of one segment. `unused`: how many [unused] tokens come
+    behind the special ones.
+    """
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS.values()
+    add_special(engine, (unk, cls, sep, pad), mask)
+    engine.add_special_tokens([f'[unused{i}]' for i in range(unused)])
+    engine.post_processor = processors.TemplateProcessing(
+        single=f'{cls} $A {sep}',
+        pair=f'{cls} $A {sep} $B:0 {sep}',
+        special_tokens=[(token, engine.token_to_id(token)) for token in (cls, sep)],
+    )
+    return json.dumps(json.loads(engine.to_str()), ensure_ascii=False, sort_keys=True).encode()
+
+
+def make_modernbert_json(content: str) -> bytes:
+    """Return the tokenizer.json of a WordPiece, unigram or BPE vocabulary in ModernBERT's layout.
+
+    The special tokens go behind the entries, and [unused] rows up to a multiple of 64 behind them.
+    What follows a mask without a space is no word of its own.
+
+    content: a tokenizer.json with the special tokens of BERT.
+    """
+    rules = json.loads(content)
+    model, special = rules['model'], [*SPECIAL_TOKENS.values()]
+    behind = [special[i] for i in (1, 2, 3, 0, 4)]
+    if model['type'] == 'Unigram':
+        pieces = [piece for piece in model['vocab'] if piece[0] not in special]
+        model['vocab'] = pieces + [[token, 0.0] for token in behind]
+        model['unk_id'] = len(pieces)
+    else:
+        entries = [entry for entry in model['vocab'] if entry not in special]
+        entries.sort(key=model['vocab'].__getitem__)
+        model['vocab'] = {entry: i for i, entry in enumerate([*entries, *behind])}
+
+    # A mask parts the text, and each part is normalised by itself: the space before one must stay,
+    # and only the first may be given one.
+    for step in iterate_steps(rules['normalizer']):
+        if step['type'] == 'Strip':
+            step['strip_left'] = False
+    for part in (rules['pre_tokenizer'], rules['decoder']):
+        if part['type'] == 'Metaspace':
+            part['prepend_scheme'] = 'first'
+    rules |= {'added_tokens': [], 'post_processor': None}
+    engine = tokenizers.Tokenizer.from_str(json.dumps(rules))
+    return add_modernbert_rows(engine, -engine.get_vocab_size() % 64)
 
 
 _GAPS = 1000  # ids without an entry that a vocabulary may have, besides as many as its entries
@@ -64,9 +128,11 @@ class LibraryModel(Tokenizer):
         # Of all special tokens the library shall pass over those of rows alone: only they are
         # special in that copy. To take them out would give the others new ids.
         tokens, model = rules['added_tokens'], rules['model']
+        unused = _find_unused(rules)
         pieces: list[str] = []
         for token in tokens:
-            token['special'] = token['content'] in self.special_tokens
+            row_token = token['content'] in self.special_tokens
+            token['special'] = row_token or token['id'] in unused
         added = {token['content'] for token in tokens}.union(self.special_tokens)
         rules |= {'post_processor': None, 'truncation': None, 'padding': None}
         if model.get('type') == 'Unigram':
@@ -100,7 +166,10 @@ class LibraryModel(Tokenizer):
                 starts_word.append(not entry.startswith(inner))
             else:
                 starts_word.append(entry.startswith(WORD_MARK))
-        self.starts_word = np.array(starts_word)
+        self.unused = len(unused)
+        self.vocab_size -= self.unused
+        self.entries = self.entries[: self.vocab_size]
+        self.starts_word = np.array(starts_word[: self.vocab_size])
 
         # Whether white space is in entries, and whether a text may be cut before it.
         first = cutting[0] if cutting else {}
@@ -132,6 +201,17 @@ class LibraryModel(Tokenizer):
             return self
         vocabulary = json.dumps(_add_space(json.loads(self.vocabulary)), ensure_ascii=False)
         content = vocabulary.encode('utf-8', 'surrogatepass')
+        return type(self)(content, self.normalizer, self.special_tokens, self.kind)
+
+    @functools.cached_property
+    def behind_mask(self) -> Tokenizer:
+        """The same without the space before each text, where the file has it before the first."""
+        rules = json.loads(self.vocabulary)
+        first = next(iterate_steps(rules.get('pre_tokenizer')), {})
+        if first.get('prepend_scheme') != 'first':
+            return self
+        first['prepend_scheme'] = 'never'
+        content = json.dumps(rules, ensure_ascii=False).encode('utf-8', 'surrogatepass')
         return type(self)(content, self.normalizer, self.special_tokens, self.kind)
 
     def tokenizer_json(self) -> str:
@@ -172,6 +252,23 @@ def library(name: str, does: str = 'read') -> Iterator[None]:
         raise UserError(
             f'{name}: the tokenizers library cannot {does} it ({reason[:300]})'
         ) from error
+
+
+def _find_unused(rules: Mapping[str, Any]) -> set[int]:
+    """Return the ids of the special [unused] tokens at the end, which are never predicted.
+
+    Those of released models are no special tokens: they are found in text.
+    """
+    added, vocab = rules['added_tokens'], rules['model'].get('vocab', {})
+    last = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+    last = max([last, *(token['id'] for token in added)])
+    unused: set[int] = set()
+    for token in sorted(added, key=operator.itemgetter('id'), reverse=True):
+        is_last = token['id'] == last - len(unused)
+        if not (is_last and token['special'] and UNUSED.fullmatch(token['content'])):
+            break
+        unused.add(token['id'])
+    return unused
 
 
 def _pre_tokenize(engine: tokenizers.Tokenizer, text: str) -> list[str]:

@@ -143,6 +143,7 @@ class Tokenizer(abc.ABC):
       entries: by id.
       starts_word: bool [V], False for a piece that continues a word.
       vocab_size: how many entries a masked-LM head chooses from.
+      unused: how many rows without an entry a word table has behind them in other programs.
       known: ids below it mean the same in every process: vocab_size, but for whole words.
       special_ids: pad_id, unk_id, cls_id, sep_id and mask_id, which are attributes too.
       special_tokens: their texts in the same order.
@@ -155,6 +156,7 @@ class Tokenizer(abc.ABC):
     has_json = True
     layout = Layout()
     holds_space = False
+    unused = 0
     refusal: str
     marked_kind: ClassVar[Kind | None] = None
 
@@ -359,6 +361,11 @@ class Tokenizer(abc.ABC):
     @property
     def for_words(self) -> Tokenizer:
         """The same with a space before each text, where that changes ids, as words in one have."""
+        return self
+
+    @property
+    def behind_mask(self) -> Tokenizer:
+        """The same for the part of a text that is behind a mask."""
         return self
 
     def _encode(self, texts: Iterable[str]) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ rules of WordPiece in the library's terms. Those of SentencePiece are sentencepi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 WORD_MARK = '\u2581'  # begins the pieces of SentencePiece that begin a word
+UNUSED = re.compile(r'\[unused\d+\]')  # an entry that no text has
 MAX_WORD_CHARS = 200  # longer words are [UNK] (tokenization.py:303); Hugging Face has 100
 
 

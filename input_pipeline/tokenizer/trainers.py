@@ -374,7 +374,7 @@ _TRAINERS: dict[str, type[Trainer]] = {
 
 def make_trainer(options: VocabularyOptions) -> Trainer:
     """Return the trainer of the model that the options name."""
-    if options.layout == 'modernbert':
+    if options.model == 'byte_bpe' and options.layout == 'modernbert':
         return ComposedByteBpeTrainer(options)
     return _TRAINERS[options.model](options)
 

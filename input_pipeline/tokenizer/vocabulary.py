@@ -28,6 +28,8 @@ _RAW_WORDS = 1 << 20
 _TABLE_WORDS = 1 << 22  # normalised words; when there are more, the rarest go (about 500 MB)
 _FORMS = 1 << 20  # words as they are spelt, of a text that is lower-cased; the rarest go
 _HANGUL_SHARE = 0.01  # of the words, from which on Hangul is more than a quotation
+_ROW = re.compile(r'\[(CLS|SEP|PAD|UNK|MASK|unused\d+)\]')
+_ROW_SHARE = 0.001  # of the words, from which on names of rows are more than a quotation
 _HANGUL = re.compile('[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]')
 
 
@@ -91,6 +93,7 @@ class WordCounts:
         self.counts: Counter[str] = Counter()
         self.words = 0
         self.hangul = 0  # words with Hangul in them
+        self.rows = 0  # words with the name of a special or unused token in them
         self.pruned = 0
 
     def count(self, lines: Iterable[str]) -> WordCounts:
@@ -113,6 +116,7 @@ class WordCounts:
         for table, often in tables:
             mixture.words += int(table.words * often + 0.5)
             mixture.hangul += int(table.hangul * often + 0.5)
+            mixture.rows += int(table.rows * often + 0.5)
             mixture.pruned = max(mixture.pruned, table.pruned)
             for word, count in table.counts.items():
                 mixture.counts[word] += int(count * often + 0.5)
@@ -129,6 +133,7 @@ class WordCounts:
         for word, count in self._raw.items():
             self.words += count
             self.hangul += count * bool(_HANGUL.search(word))
+            self.rows += count * bool(_ROW.search(word))
             for token in self.normalize(word):
                 self.counts[token] += count
             if self.spelt:
@@ -177,6 +182,12 @@ def train_on(table: WordCounts, options: VocabularyOptions) -> tuple[Tokenizer, 
     """Train as `train` does, on words that are counted already."""
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
+    if options.layout == 'modernbert' and table.rows > _ROW_SHARE * table.words:
+        raise UserError(
+            f'--layout=modernbert: {table.rows / table.words:.1%} of the words are names of its'
+            ' rows, as [CLS] or [unused0], which no text gives: take them out of the text; --extend'
+            ' with --markers adds tokens that are found in text'
+        )
     options = table.casing.applied(options) if table.casing else options
     trainer = make_trainer(options)
 
@@ -209,6 +220,14 @@ def train_on(table: WordCounts, options: VocabularyOptions) -> tuple[Tokenizer, 
             f' {tokenizer.vocab_size} entries, and that many were made'
         )
     report = measure(tokenizer, counts, table.words, warnings)
+    if options.layout == 'modernbert' and tokenizer.kind != 'fast':
+        from bert_jax.input_pipeline.tokenizer.fast import make_modernbert_json
+
+        content = make_modernbert_json(tokenizer.tokenizer_json())
+        tokenizer = Tokenizer.of_kind('fast', content, Normalizer(False, False))
+        if tokenizer.unused:
+            size = tokenizer.vocab_size + tokenizer.unused
+            notes.append(f'{tokenizer.unused} rows that are never predicted fill it up to {size}')
     return tokenizer, dataclasses.replace(report, notes=tuple(notes))
 
 

@@ -13,12 +13,13 @@ import tokenizers
 from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.trained_model import Model
 from bert_jax.inference import Bert, export
+from bert_jax.inference.bert import MaskFiller
 from bert_jax.inference.predictor import Predictor
 from bert_jax.input_pipeline.tasks import conll
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.vocabulary_options import VocabularyOptions
-from bert_jax.runs.sources.source import Source
+from bert_jax.runs.sources.source import Source, read_source
 from tests.helpers import tiny_models, tokenizer_folders
 from tests.parity import answers, reference
 from tests.parity.reference import torch, transformers
@@ -211,3 +212,40 @@ def test_every_activation_is_theirs_too(tmp_path, family, head, act):
     real = batch['input_mask'] > 0 if head == 'masked_words' else ...
     np.testing.assert_allclose(found[real], wanted[real], atol=5e-5)
     assert huggingface.read(tmp_path).model.config.hidden_act == act
+
+
+@pytest.mark.parametrize('kind', ['wordpiece', 'unigram', 'bpe'])
+def test_any_vocabulary_in_modernberts_layout(tmp_path, kind):
+    """Its ids and words for a mask, with and without a space before it; rows that never come."""
+    text = ['the town is walking, so people walk.', *tokenizer_folders.SCRIPTS] * 5
+    options = VocabularyOptions(150, kind, lower_case=False, layout='modernbert')
+    tokenizer = vocabulary.train(text, options)[0]
+    unused = tokenizer.unused
+    sizes = {'vocab_size': tokenizer.vocab_size, 'max_position': 64}
+    model = tiny_models.of_family('modernbert', 'masked_words', **sizes)
+    export.write(model, tokenizer, 'huggingface', str(tmp_path / 'words'))
+
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path / 'words')
+    assert len(there) == tokenizer.vocab_size + unused and len(there) % 64 == 0 < unused
+    for line in [*text[:4], '', ' ', '  the \n\n town ']:
+        ids = tokenizer.encode(line)
+        assert there.encode(line, add_special_tokens=False) == ids
+        row = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+        assert line == '' or there('people', line)['input_ids'][-len(row) + 1 :] == row[1:]
+
+    filled = answers.pipeline('fill-mask', tmp_path / 'words', top_k=len(there))
+    texts = ['the town is [MASK].', 'the town is[MASK].']
+    assert filled(texts[0]) == filled(texts[1])
+    found = {word['token']: word['score'] for word in filled(texts[0])}
+    assert all(found[i] == 0 for i in range(tokenizer.vocab_size, len(there)))
+    for source in (read_source(str(tmp_path / 'words')), Source(model, tokenizer, '', 0)):
+        wanted = [word['score'] for word in filled(texts[0])[:5]]
+        for line in texts:
+            words = MaskFiller(source, 5)(line)['masks'][0]
+            assert [word['probability'] for word in words] == pytest.approx(wanted, abs=2e-5)
+
+    model = tiny_models.of_family('modernbert', 'embedding', **sizes)
+    export.write(model, tokenizer, 'sentence_transformers', str(tmp_path / 'vectors'))
+    opened = sentence_transformers.SentenceTransformer(str(tmp_path / 'vectors'), device='cpu')
+    vectors = Bert.load(str(tmp_path / 'vectors')).embed(text[:4])
+    np.testing.assert_allclose(vectors, opened.encode(text[:4]), atol=1e-5)

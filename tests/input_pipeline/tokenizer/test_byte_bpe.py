@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 
 from bert_jax.inference.feature_extraction import make_row
-from bert_jax.inference.pipelines import split_words
+from bert_jax.inference.pipelines import WithMasks, split_words
 from bert_jax.input_pipeline.tasks.features import make_text_rows
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -67,6 +67,13 @@ def test_words_of_running_text_have_a_space_in_front(tokenizer):
     assert split_words("the  people's town, 12", tokenizer) == [
         'the', 'people', "'s", 'town', ',', '12'
     ]  # fmt: skip
+
+
+def test_a_mask_takes_the_space_before_it(tokenizer):
+    for text in ('the <mask> town', 'the<mask> town'):
+        ids = WithMasks(tokenizer).encode_batch([text])[0].tolist()
+        before, behind = tokenizer.encode('the'), tokenizer.encode(' town')
+        assert ids == [*before, tokenizer.mask_id, *behind]
 
 
 def test_a_prefix_space_is_that_of_the_first_word(tokenizer, folder):

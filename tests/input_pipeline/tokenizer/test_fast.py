@@ -8,7 +8,7 @@ import tokenizers
 from bert_jax.inference.feature_extraction import make_row
 from bert_jax.inference.pipelines import WithMasks, split_words
 from bert_jax.input_pipeline.tasks.features import make_text_rows
-from bert_jax.input_pipeline.tokenizer import vocabulary
+from bert_jax.input_pipeline.tokenizer import extension, vocabulary
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from tests.helpers import tokenizer_folders
@@ -89,5 +89,90 @@ def test_a_vocabulary_of_modernberts_layout_is_trained(tmp_path):
     ours.save(tmp_path / 'a')
     assert Tokenizer.load(tmp_path / 'a').fingerprint == ours.fingerprint
 
-    with refused('--layout=modernbert is for --model=byte_bpe'):
-        VocabularyOptions(330, layout='modernbert')
+
+ROW_OF_64 = ['wordpiece', 'unigram', 'bpe']
+TOWNS = ['The people of the town walk, talk and train it so; walking towns are trained.'] * 9
+MASKED = [
+    'The town is [MASK].',
+    'The town is[MASK].',
+    'The [MASK] town[MASK][MASK] [MASK], so',
+    '[MASK]. [MASK] it',
+]
+
+
+@pytest.fixture(scope='module')
+def trained():
+    """{model: a vocabulary of BERT's layout, one of ModernBERT's, the lines about it}."""
+    text = [*TOWNS, *tokenizer_folders.SCRIPTS * 3]
+    made = {}
+    for model in ROW_OF_64:
+        plain, _ = vocabulary.train(text, VocabularyOptions(201, model, lower_case=False))
+        options = VocabularyOptions(201, model, lower_case=False, layout='modernbert')
+        made[model] = (plain, *vocabulary.train(text, options))
+    return made
+
+
+@pytest.mark.parametrize('model', ROW_OF_64)
+class TestModernBertsLayoutOfAnyModel:
+    """Pieces are those of the same vocabulary in BERT's layout, which another program cuts."""
+
+    def test_pieces_are_those_of_berts_layout(self, trained, tmp_path, model):
+        plain, ours, _ = trained[model]
+        assert ours.entries == [*plain.entries[5:], '[UNK]', '[CLS]', '[SEP]', '[PAD]', '[MASK]']
+        ours.save(tmp_path / 'a')
+        engine = tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json'))
+        for text in (*TOWNS[:1], *tokenizer_folders.SCRIPTS, '  two   spaces ', 'a\n\nb', '', ' '):
+            assert ours.pieces(text) == plain.pieces(text), text
+            assert engine.encode(text, add_special_tokens=False).ids == ours.encode(text), text
+        assert Tokenizer.load(tmp_path / 'a').fingerprint == ours.fingerprint
+        assert (*ours.layout,) == (1, 0, True, False)
+        begins = [ours.entries[i] for i in ours.encode('trained towns, it') if ours.starts_word[i]]
+        assert len(begins) == (4 if model == 'wordpiece' else 3)
+
+    def test_rows_that_are_not_used_are_no_entries(self, trained, tmp_path, model):
+        _, ours, report = trained[model]
+        unused = -ours.vocab_size % 64
+        assert (ours.unused, ours.known) == (unused, ours.vocab_size) and unused
+        assert report.vocab_size == ours.vocab_size == len(ours.entries) == len(ours.starts_word)
+        assert f'fill it up to {ours.vocab_size + unused}' in report.notes[-1]
+        engine = tokenizers.Tokenizer.from_str(ours.tokenizer_json())
+        assert engine.get_vocab_size() == ours.vocab_size + unused
+        assert engine.token_to_id('[unused0]') == ours.vocab_size
+        for text in ('[unused0]', 'the [CLS] town[unused1]', '[MASK]'):
+            assert max(ours.encode(text)) < min(ours.special_ids[2:])
+        # Markers take them one by one.
+        marked = extension.mark(ours, ['[E1]', '[/E1]']).tokenizer
+        assert (marked.vocab_size, marked.unused) == (ours.vocab_size + 2, unused - 2)
+        assert marked.encode('[E1]')[-1] == ours.vocab_size
+        marked.save(tmp_path / 'a')
+        assert Tokenizer.load(tmp_path / 'a').fingerprint == marked.fingerprint
+        with refused('cannot be one'):
+            extension.mark(ours, ['[unused1]'])
+
+    def test_what_stands_around_a_mask_is_as_in_running_text(self, trained, model):
+        _, ours, _ = trained[model]
+        engine = tokenizers.Tokenizer.from_str(ours.tokenizer_json())
+        rows = WithMasks(ours).encode_batch(MASKED)
+        for text, row in zip(MASKED, rows, strict=True):
+            assert row.tolist() == engine.encode(text, add_special_tokens=False).ids
+        assert rows[0].tolist() == rows[1].tolist()
+        assert rows[0][-1] == ours.encode('town.')[-1]
+
+    def test_names_of_rows_are_no_words(self, model):
+        options = VocabularyOptions(80, model, layout='modernbert')
+        for word in ('[CLS]', '[unused3]'):
+            with refused('50.0% of the words are names of its rows'):
+                vocabulary.train([f'town {word}'] * 9, options)
+
+
+@pytest.mark.parametrize(
+    ('options', 'words'),
+    [
+        ({'model': 'words', 'layout': 'modernbert'}, 'is for --model=byte_bpe or wordpiece or'),
+        ({'model': 'unigram', 'add_prefix_space': True}, 'is for --model=byte_bpe: leave it out'),
+        ({'known_words': 9}, 'is for --model=words: leave it out'),
+    ],
+)
+def test_options_of_other_models_are_refused(options, words):
+    with refused(words):
+        VocabularyOptions(330, **options)
