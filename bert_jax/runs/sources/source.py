@@ -360,7 +360,7 @@ def _read_workdir(
 ) -> tuple[Reading, int]:
     """Read a workdir's newest checkpoint, or that of a named step; return it and its step."""
     # A feature-based run has no encoder of its own: refused before weights are read.
-    config = workdir.config()
+    model, config = workdir.model_config(), workdir.config()
     if isinstance(config, FeatureConfig):
         encoder = workdir.data(init_from=str)['init_from']
         raise UserError(
@@ -370,7 +370,8 @@ def _read_workdir(
 
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
     params, step = load_params(workdir, step_named)
-    model = workdir.model_config(step)
+    if isinstance(config, PretrainConfig):
+        model = workdir.model_config(step)
     if 'encoder' not in params:
         raise UserError(
             f'{workdir} holds no encoder: a network of words (bert-pretrain retvec) is taken by'

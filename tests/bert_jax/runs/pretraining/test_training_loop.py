@@ -98,9 +98,8 @@ def test_a_run_is_told_alike_whatever_interrupts_it(folder, binary):
     printed = binary(
         'pretrain', '--config=bert_tiny', '--print_schedule', *(f'--set={c}' for c in SETTINGS)
     )
-    rates = {
-        int(line.split()[0]): float(line.split()[2]) for line in printed.stdout.splitlines()[3:]
-    }
+    table = [line.split() for line in printed.stdout.splitlines() if not line.startswith('#')]
+    rates = {int(step): float(rate) for step, _, rate in table[1:]}
     told = [(m['step'], m['learning_rate']) for m in whole]
     assert told == [(step, pytest.approx(rates[step], rel=1e-6)) for step in (10, 20)]
     assert rates[10] == pytest.approx(0.01 * 9 / 12)
@@ -275,19 +274,19 @@ def test_masks_drawn_in_packed_rows_are_the_same_after_a_stop_and_for_a_teacher(
         write_meaningless(folder / 'drawn', spec=RecordSpec(16, 4, 'dynamic', 3))
     short = ['phases.0.steps=6', 'optimizer.warmup_steps=2', 'runtime.log_every=1', *UNDROPPED]
     short += ['runtime.accumulation=2', 'phases.0.batch_size=16', f'--data={folder}/drawn']
-    learns = [*short, f'distillation.teacher={folder}/whole', 'distillation.method=minilm']
+    learns = [*short, f'distillation.teacher={folder}/drawn-whole', 'distillation.method=minilm']
     learns += ['distillation.relation_heads=2', 'distillation.masked_lm_weight=1']
     said, log = pretrain(
         folder,
-        (0, 'whole', short),
-        (3, 'cut', short),
-        (0, 'cut', short),
+        (0, 'drawn-whole', short),
+        (3, 'drawn-cut', short),
+        (0, 'drawn-cut', short),
         (0, 'drawn-student', learns),
         (3, 'cut-drawn-student', learns),
         (0, 'cut-drawn-student', learns),
     )
     assert said == ['0', '143', '0', '0', '143', '0'], log
-    lines = told_alike(folder / 'whole', folder / 'cut')
+    lines = told_alike(folder / 'drawn-whole', folder / 'drawn-cut')
     taught = told_alike(folder / 'drawn-student', folder / 'cut-drawn-student')
     # The same tokens are masked with and without a teacher: the first loss is the same.
     assert taught[0]['mlm_loss'] == pytest.approx(lines[0]['mlm_loss'], rel=1e-6)
