@@ -176,6 +176,7 @@ class _Job:
     # Of the units that have been read, by split: held-out ones are units of their own.
     marks: dict[str, list[digest.Marks]] = field(default_factory=dict)
     bad_records: dict[str, Counter[str]] = field(default_factory=dict)  # of an input, by kind
+    filtered: dict[str, Counter[str]] = field(default_factory=dict)  # of an input, by filter
     uncut: Counter[str] = field(default_factory=Counter)  # documents not cut into sentences
     warnings: list[str] = field(default_factory=list)
 
@@ -319,8 +320,11 @@ class _Job:
         self.warn(*report.lines())
         for side in [split] if split else parts:
             self.uncut[side] += report.uncut
+        given = 'eval_input' if split == 'eval' else 'input'
         if report.bad_records:
-            self.bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
+            self.bad_records[given] = report.bad_records
+        if report.filtered:
+            self.filtered[given] = report.filtered
 
     def drop_copies(self, kind: Kind, text: Tokenised, name: str) -> Tokenised:
         """Leave one of each document or line."""
@@ -423,6 +427,8 @@ class _Job:
         collected = {'records': counts, 'text': of_text, 'warnings': self.warnings}
         if self.bad_records:
             collected['bad_records'] = self.bad_records
+        if self.filtered:
+            collected['filtered'] = self.filtered
         return collected
 
     def run_tasks(
