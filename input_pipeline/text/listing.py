@@ -171,7 +171,7 @@ def _find_remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_
 
     # A folder, a file, or a glob, in this order, because a name may hold wildcard characters.
     path = epath.Path(part)
-    if os.path.isdir(path):
+    if path.is_dir():
         root, matches = path, [match for match in path.glob('*') if not match.name.startswith('.')]
     elif path.exists():
         root, matches = path.parent, [path]
