@@ -195,8 +195,7 @@ def _make_lines(unit: Unit, text: Text, limit: int) -> Lines:
     """Return the lines of a unit of text."""
 
     def read_stretch() -> Iterator[bytes]:
-        with open_file(unit.path) as f:
-            f.seek(unit.start)
+        with unit.open() as f:
             yield from iterate_unpacked(f, unit.compression, unit.path, unit.bytes)
 
     def count_before() -> int:

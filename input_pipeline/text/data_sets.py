@@ -112,6 +112,9 @@ def _open_parquet(path: str) -> Iterator[tuple[ModuleType, Any]]:
         try:
             yield pa, parquet.ParquetFile(f, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
+            # The library's own error is a plain one; a disk's has a number, a bucket's its kind.
+            if isinstance(error, OSError) and (error.errno or type(error) is not OSError):
+                raise
             why = ' '.join(str(error).split())[:200]
             raise UserError(
                 f'{path}: damaged parquet file ({why}): copy or make it again'

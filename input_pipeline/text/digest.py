@@ -66,14 +66,12 @@ def _read_crc32c(file: Unit) -> int:
 
     # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
     # once.
-    first, size = file.start, file.bytes
-    if file.format == 'parquet' and first:
-        first, size = 0, 0
-    elif file.format == 'parquet':
-        size = read_state(file.path)[0]
-    with reading(file.path), open_file(file.path) as f:
-        f.seek(first)
-        return compute_crc32c(f, size)
+    size = file.bytes
+    if file.format == 'parquet':
+        size = 0 if file.start else read_state(file.path)[0]
+    with reading(file.path):
+        with open_file(file.path) if file.format == 'parquet' else file.open() as f:
+            return compute_crc32c(f, size)
 
 
 def same(unit: AnyUnit, then: Marks) -> bool:
