@@ -262,6 +262,10 @@ def open_hub(pattern: str) -> tuple[Any, Any]:
     logging.getLogger('huggingface_hub').setLevel(logging.ERROR)
     with _asking_hub(f'{pattern}: cannot be opened'):
         builder = datasets.load_dataset_builder(name, config, revision=revision)
+
+        # Of parquet the library takes a row group at once, which may be larger than memory.
+        if hasattr(builder.config, 'batch_size'):
+            builder.config.batch_size = _ROWS
         return builder, builder.as_streaming_dataset(split=split)
 
 
