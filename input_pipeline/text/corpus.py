@@ -144,7 +144,7 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     """Yield the documents of a unit whose format is known; return what was seen of its lines."""
     # One document a line or record needs to be cut into sentences, and so do joined lines; text
     # files have them one a line.
-    found = False
+    is_empty = True
     is_text = unit.format == 'text'
     segment = not is_text or options.join_lines
     records = unit.format in ('jsonl', 'parquet', 'tfds', 'hf')
@@ -152,7 +152,7 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     text = Text(unit.path, options, report, segment, records, has_lines)
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
-            found = True
+            is_empty = False
             dropped_by = _find_filter(sentences, options)
             if dropped_by:
                 report.filtered[dropped_by] += 1
@@ -162,7 +162,7 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
             report.sentences += len(sentences)
             lined = is_text and not (text.segment or options.join_lines)
             yield Document((unit.name, offset), sentences, sentences.spaces, lined)
-    if unit.whole and not found:
+    if unit.whole and is_empty:
         report.empty_files.append(unit.name)
     return text.widths
 

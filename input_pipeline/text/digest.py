@@ -22,7 +22,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.configs.errors import reading
-from bert_jax.input_pipeline.text.files import compute_crc32c, open_file, read_state
+from bert_jax.input_pipeline.text.files import compute_crc32c, read_state
 from bert_jax.input_pipeline.text.units import AnyUnit, Unit
 
 
@@ -69,9 +69,8 @@ def _read_crc32c(file: Unit) -> int:
     size = file.bytes
     if file.format == 'parquet':
         size = 0 if file.start else read_state(file.path)[0]
-    with reading(file.path):
-        with open_file(file.path) if file.format == 'parquet' else file.open() as f:
-            return compute_crc32c(f, size)
+    with reading(file.path), file.open() as f:
+        return compute_crc32c(f, size)
 
 
 def same(unit: AnyUnit, then: Marks) -> bool:
