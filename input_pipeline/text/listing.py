@@ -6,6 +6,7 @@ files: a file is a string and a number here, found in one pass. Must not know wh
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -178,6 +179,10 @@ def _find_remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_
     else:
         root, glob = _split_at_wildcard(path)
         matches = list(root.glob(glob)) if root.is_dir() else []
+    if not matches:
+        # To a bucket that is not reached, both questions above say no: this one says why.
+        with contextlib.suppress(FileNotFoundError):
+            root.stat()
 
     def files() -> Iterator[_Found]:
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:

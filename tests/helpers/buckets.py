@@ -13,6 +13,7 @@ class Bucket(MemoryFileSystem):
 
     protocol, store, pseudo_dirs, cachable = 'gs', {}, [''], False
     opened: ClassVar[list[str]] = []
+    is_down = False
     unreachable = ''  # what a path has in it that cannot be read
 
     @classmethod
@@ -23,6 +24,8 @@ class Bucket(MemoryFileSystem):
         return [found.lstrip('/') for found in super().glob(path, **options)]
 
     def info(self, path, **options):
+        if self.is_down:
+            raise ConnectionError('the network is down')
         info = super().info(path, **options)
         return info | {'mtime': info['created'].timestamp()} if 'created' in info else info
 
@@ -36,7 +39,8 @@ class Bucket(MemoryFileSystem):
 
 def make_bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Make an empty bucket, which epath takes for all of gs://."""
-    for name, value in (('store', {}), ('pseudo_dirs', ['']), ('opened', []), ('unreachable', '')):
+    of_class = {'store': {}, 'pseudo_dirs': [''], 'opened': [], 'unreachable': '', 'is_down': False}
+    for name, value in of_class.items():
         monkeypatch.setattr(Bucket, name, value)
     bucket = Bucket()
 

@@ -12,12 +12,13 @@ import zstandard
 from pyarrow import parquet
 
 from bert_jax.input_pipeline.preprocess import job
+from bert_jax.input_pipeline.preprocess.job_directory import Interrupted
 from bert_jax.input_pipeline.text import units as units_of_text
 from bert_jax.input_pipeline.text.corpus import read_documents, read_unit
 from bert_jax.input_pipeline.text.units import copy_from_bucket, units
 from bert_jax.runs.vocabulary_training import Text, TextOptions
 from tests.helpers.buckets import make_bucket
-from tests.helpers.jobs import Killed, digests, run, write_text
+from tests.helpers.jobs import Killed, digests, killed_at, run, write_text
 from tests.helpers.refusals import refused
 
 
@@ -134,6 +135,15 @@ def test_a_file_that_changes_between_two_starts_is_other_text(tmp_path, folder, 
         run(tmp_path, vocabulary, input='gs://b/text')
 
 
+def test_an_unfinished_job_does_not_go_on_with_other_text(tmp_path, folder, vocabulary, bucket):
+    with killed_at('make_records'):
+        run(tmp_path, vocabulary, input='gs://b/text')
+    bucket.pipe('/b/text/a.jsonl', bucket.cat('/b/text/a.jsonl').replace(b'waa', b'wab', 1))
+    with pytest.raises(Interrupted, match='unfinished work .*the input files have changed'):
+        run(tmp_path, vocabulary, input='gs://b/text')
+    run(tmp_path, vocabulary, input='gs://b/text', overwrite=True)
+
+
 def test_a_file_that_changes_while_the_job_reads(tmp_path, folder, vocabulary, bucket, monkeypatch):
     read = job.corpus.read_unit
 
@@ -155,6 +165,16 @@ def test_a_bucket_that_is_not_reached(tmp_path, folder, vocabulary, bucket, name
         run(tmp_path, vocabulary, input='gs://b/text', cache_gb=cache_gb)
     bucket.unreachable = ''
     run(tmp_path, vocabulary, input='gs://b/text', cache_gb=cache_gb)
+
+
+@pytest.mark.parametrize('pattern', ['gs://b/text', 'gs://b/text/a.jsonl', 'gs://b/text/*.jsonl'])
+def test_a_bucket_that_cannot_be_listed(folder, bucket, pattern):
+    bucket.is_down = True
+    with refused(r'^gs://b/text.*: cannot be read \(.*the network is down\): correct the address'):
+        units(pattern)
+    bucket.is_down = False
+    with refused(r"^no file matches 'gs://b/nothing/\*'"):
+        units('gs://b/nothing/*')
 
 
 def test_a_bucket_that_is_not_reached_in_the_middle(folder, bucket):
