@@ -8,7 +8,6 @@ the result in statistics.py; this file must not know formats, masking or pairing
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import time
 from collections import Counter
@@ -38,7 +37,7 @@ from bert_jax.input_pipeline.records import fields
 from bert_jax.input_pipeline.records.shards import Manifest, ShardInfo
 from bert_jax.input_pipeline.text import corpus, digest
 from bert_jax.input_pipeline.text.files import changed
-from bert_jax.input_pipeline.text.units import AnyUnit, SmallFiles, Unit
+from bert_jax.input_pipeline.text.units import AnyUnit, SmallFiles, Unit, copy_from_bucket
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
 # The names of the files of stage 1, and of the results of its tasks.
@@ -80,7 +79,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # goes with it.
     recipe = job_plan.recipe(options, text.train, text.held_out)
     work = described | {'recipe': [recipe.eval_fraction, recipe.line_sample, recipe.languages]}
-    engine: Engine = LocalEngine(options.workers or os.cpu_count() or 1)
+    engine: Engine = LocalEngine(options.processes)
     if options.engine == 'beam':
         engine = BeamEngine(options.beam_arguments)
     folder = job_directory.scratch(output, work, options.overwrite, text.is_as_read, text.keep_same)
@@ -176,6 +175,7 @@ class _Job:
     # Of the units that have been read, by split: held-out ones are units of their own.
     marks: dict[str, list[digest.Marks]] = field(default_factory=dict)
     bad_records: dict[str, Counter[str]] = field(default_factory=dict)  # of an input, by kind
+    filtered: dict[str, Counter[str]] = field(default_factory=dict)  # of an input, by filter
     uncut: Counter[str] = field(default_factory=Counter)  # documents not cut into sentences
     warnings: list[str] = field(default_factory=list)
 
@@ -319,8 +319,11 @@ class _Job:
         self.warn(*report.lines())
         for side in [split] if split else parts:
             self.uncut[side] += report.uncut
+        given = 'eval_input' if split == 'eval' else 'input'
         if report.bad_records:
-            self.bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
+            self.bad_records[given] = report.bad_records
+        if report.filtered:
+            self.filtered[given] = report.filtered
 
     def drop_copies(self, kind: Kind, text: Tokenised, name: str) -> Tokenised:
         """Leave one of each document or line."""
@@ -423,6 +426,8 @@ class _Job:
         collected = {'records': counts, 'text': of_text, 'warnings': self.warnings}
         if self.bad_records:
             collected['bad_records'] = self.bad_records
+        if self.filtered:
+            collected['filtered'] = self.filtered
         return collected
 
     def run_tasks(
@@ -476,11 +481,13 @@ def _tokenise_unit(
 
     # The marks before the text: a file that changes while it is read is then seen as changed, here
     # or, when the job goes on, by its next process.
-    report, marks = corpus.Report(), digest.marks(unit)
+    report = corpus.Report()
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
-    documents = corpus.read_unit(unit, text, report)
-    sides = job_stages.tokenise(recipe, documents, unit.language, split, path, excluded)
+    with copy_from_bucket(unit, path + job_directory.COPY, recipe.options.cache_share):
+        marks = digest.marks(unit)
+        documents = corpus.read_unit(unit, text, report)
+        sides = job_stages.tokenise(recipe, documents, unit.language, split, path, excluded)
     for file in digest.changes(unit, marks):
         raise changed(file.path)
     return _UnitResult(sides, report, marks)

@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from bert_jax.input_pipeline.preprocess import sorted_runs
 from bert_jax.input_pipeline.records.shards import MANIFEST, Manifest
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 
+COPY = '.copy'  # ends the names of folders in it, of text of a bucket that is being read
 RUNS = 'runs'  # the folder of the files between the stages, in the scratch folder
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
 _FAILED = '.failed'  # ends the name of the result of a task that failed
@@ -268,6 +270,10 @@ def _check(folder: epath.Path) -> None:
 
     A machine that lost its power may have left holes in it. A bucket in the cloud leaves none.
     """
+    # What a worker that was killed had fetched of a bucket.
+    for path in Path(folder, RUNS).glob(f'*{COPY}'):
+        shutil.rmtree(path)
+
     # Threads are enough: zlib and reading both let the others run meanwhile.
     with ThreadPoolExecutor() as pool:
         list(pool.map(sorted_runs.check, map(str, Path(folder, RUNS).glob('*'))))

@@ -105,7 +105,7 @@ def describe(
     # that older jobs had not, where they are not used. The options of text say that of themselves
     # below.
     of_text = [each.name for each in dataclasses.fields(corpus.TextOptions)]
-    left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', *of_text)
+    left_out = ('output', 'workers', 'cache_gb', 'engine', 'beam_arguments', 'overwrite', *of_text)
     later = (
         'across_documents',
         'mask_rule',

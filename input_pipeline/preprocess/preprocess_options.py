@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -77,6 +78,8 @@ class PreprocessOptions(TextOptions):
         says so.
       num_shards: training files to write; by default one for each 64 MB.
       workers: processes; by default one for each CPU. The output does not depend on it.
+      cache_gb: text of a bucket is copied to the disk, next to --output, as it is read, and at
+        most so much of it lies there at once, the workers' shares together; 0: none.
       dedup: leave one of all documents, or of all lines, that have the same tokens (in each
         split).
       seed: seed of pairs, masks and order.
@@ -113,6 +116,7 @@ class PreprocessOptions(TextOptions):
     language_repeats: tuple[str, ...] = option((), commas=True)
     num_shards: int | None = option(None, within='[1, 99999]')
     workers: int | None = option(None, within='[1, 1024]')
+    cache_gb: float = option(10.0, within='[0, inf)')
     dedup: Literal['none', 'documents', 'lines'] = 'none'
     seed: int = option(12345, within='[0, 9223372036854775808)')
     engine: Literal['local', 'beam'] = 'local'
@@ -238,6 +242,17 @@ class PreprocessOptions(TextOptions):
         # ones: at 1,024 tokens 8 leave 3 % of Wikipedia's rows empty, 32 leave 0.2 %.
         many = self.seq_len // 32 if self.seq_len > 512 else 8
         return min(1024, many) if self.max_packs is None else self.max_packs
+
+    @property
+    def processes(self) -> int:
+        """Return the workers on this machine."""
+        return self.workers or os.cpu_count() or 1
+
+    @property
+    def cache_share(self) -> float:
+        """Return how many bytes of a bucket one worker may have on the disk at once."""
+        # Nobody knows how many workers of a pipeline share a disk.
+        return 0.0 if self.engine == 'beam' else self.cache_gb * 1e9 / self.processes
 
     @property
     def passes(self) -> int:

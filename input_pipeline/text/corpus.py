@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -90,6 +92,8 @@ def read_documents(
         given = pattern
         if not isinstance(pattern, str):
             given = ','.join(pattern)
+        if report.filtered:
+            raise UserError(f'{given}: no document left: {report.lines()[-1]}')
         raise UserError(f'{given}: no text in it (empty files, or blank lines only)')
 
 
@@ -140,7 +144,7 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     """Yield the documents of a unit whose format is known; return what was seen of its lines."""
     # One document a line or record needs to be cut into sentences, and so do joined lines; text
     # files have them one a line.
-    before = report.documents
+    is_empty = True
     is_text = unit.format == 'text'
     segment = not is_text or options.join_lines
     records = unit.format in ('jsonl', 'parquet', 'tfds', 'hf')
@@ -148,22 +152,50 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     text = Text(unit.path, options, report, segment, records, has_lines)
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
+            is_empty = False
+            dropped_by = _find_filter(sentences, options)
+            if dropped_by:
+                report.filtered[dropped_by] += 1
+                continue
             report.documents += 1
             report.uncut += not text.segment
             report.sentences += len(sentences)
             lined = is_text and not (text.segment or options.join_lines)
             yield Document((unit.name, offset), sentences, sentences.spaces, lined)
-    if unit.whole and report.documents == before:
+    if unit.whole and is_empty:
         report.empty_files.append(unit.name)
     return text.widths
+
+
+def _find_filter(sentences: list[str], options: TextOptions) -> str:
+    """Name the filter that drops a document, the first one that does, or return ''."""
+    if not options.min_chars and options.max_chars is None and not options.min_letters:
+        return ''
+
+    # White space between sentences counts as one character, however it was written.
+    text = ' '.join(sentences)
+    if len(text) < options.min_chars:
+        return 'below --min_chars'
+    if options.max_chars is not None and len(text) > options.max_chars:
+        return 'above --max_chars'
+
+    # A category for each distinct character, of which a document has few. Marks are what vowels
+    # are written with in many scripts.
+    letters = 0
+    if options.min_letters:
+        for character, count in Counter(text).items():
+            if character.isspace() or unicodedata.category(character)[0] in 'LM':
+                letters += count
+    if letters < options.min_letters * len(text):
+        return 'below --min_letters'
+    return ''
 
 
 def _make_lines(unit: Unit, text: Text, limit: int) -> Lines:
     """Return the lines of a unit of text."""
 
     def read_stretch() -> Iterator[bytes]:
-        with open_file(unit.path) as f:
-            f.seek(unit.start)
+        with unit.open() as f:
             yield from iterate_unpacked(f, unit.compression, unit.path, unit.bytes)
 
     def count_before() -> int:

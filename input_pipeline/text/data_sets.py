@@ -24,6 +24,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, reading, require_extra
 from bert_jax.input_pipeline.records.example_proto import bytes_of
 from bert_jax.input_pipeline.records.tfrecord import CorruptRecord, read_records
+from bert_jax.input_pipeline.text.files import CHUNK
 from bert_jax.input_pipeline.text.formats import NoText, get_text, word_missing_column
 
 _ROWS = 256  # read at once
@@ -107,11 +108,20 @@ def _open_parquet(path: str) -> Iterator[tuple[ModuleType, Any]]:
             f'{path}: is a parquet file, and pyarrow is not installed: pip install pyarrow'
         ) from None
 
-    # Checksums of pages are checked where the file has them.
+    # Checksums of pages are checked where the file has them. By default the library reads all of a
+    # row group's column at once, which may be larger than memory.
     with epath.Path(path).open('rb') as f:
         try:
-            yield pa, parquet.ParquetFile(f, page_checksum_verification=True)
+            yield (
+                pa,
+                parquet.ParquetFile(
+                    f, page_checksum_verification=True, pre_buffer=False, buffer_size=CHUNK
+                ),
+            )
         except (pa.ArrowException, OSError) as error:
+            # The library's own error is a plain one; a disk's has a number, a bucket's its kind.
+            if isinstance(error, OSError) and (error.errno or type(error) is not OSError):
+                raise
             why = ' '.join(str(error).split())[:200]
             raise UserError(
                 f'{path}: damaged parquet file ({why}): copy or make it again'
@@ -259,6 +269,15 @@ def open_hub(pattern: str) -> tuple[Any, Any]:
     logging.getLogger('huggingface_hub').setLevel(logging.ERROR)
     with _asking_hub(f'{pattern}: cannot be opened'):
         builder = datasets.load_dataset_builder(name, config, revision=revision)
+
+        # Of parquet the library takes a row group at once, which may be larger than memory.
+        if hasattr(builder.config, 'fragment_scan_options'):
+            from pyarrow.dataset import ParquetFragmentScanOptions
+
+            builder.config.batch_size = _ROWS
+            builder.config.fragment_scan_options = ParquetFragmentScanOptions(
+                use_buffered_stream=True, buffer_size=CHUNK, pre_buffer=False
+            )
         return builder, builder.as_streaming_dataset(split=split)
 
 

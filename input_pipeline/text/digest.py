@@ -22,7 +22,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.configs.errors import reading
-from bert_jax.input_pipeline.text.files import compute_crc32c, open_file, read_state
+from bert_jax.input_pipeline.text.files import compute_crc32c, read_state
 from bert_jax.input_pipeline.text.units import AnyUnit, Unit
 
 
@@ -66,13 +66,10 @@ def _read_crc32c(file: Unit) -> int:
 
     # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
     # once.
-    first, size = file.start, file.bytes
-    if file.format == 'parquet' and first:
-        first, size = 0, 0
-    elif file.format == 'parquet':
-        size = read_state(file.path)[0]
-    with reading(file.path), open_file(file.path) as f:
-        f.seek(first)
+    size = file.bytes
+    if file.format == 'parquet':
+        size = 0 if file.start else read_state(file.path)[0]
+    with reading(file.path), file.open() as f:
         return compute_crc32c(f, size)
 
 

@@ -23,7 +23,7 @@ MAX_DOCUMENT_BYTES = 64 << 20
 MAX_DOCUMENT_LINES = 1 << 20
 _EXAMPLES = 5  # invalid lines, or files, that a report names
 # Options that the first manifests did not have.
-_LATER = ('on_bad_record', 'join_lines', 'hyphens', 'documents')
+_LATER = 'on_bad_record join_lines hyphens documents min_chars max_chars min_letters'.split()
 # Ends of sentences that the library does not know: the shads of Tibetan and Dzongkha, the full
 # stops of Khmer. Signs at the head of a Tibetan text go with what follows, what closes an end and
 # the Khmer "and so on" with what is before.
@@ -55,6 +55,11 @@ class TextOptions:
         line: keep, for words that have one (well-/known), or drop (syl-/lable).
       documents: what ends a document of a text file: a blank line, or only the end of the file,
         blank lines parting paragraphs.
+      min_chars: drop documents of fewer characters, spaces included; 50 words of English are
+        about 300.
+      max_chars: drop documents of more characters.
+      min_letters: drop documents in which a smaller share of the characters are letters of any
+        script, with their marks, or spaces.
     """
 
     segment: bool | None = None
@@ -69,9 +74,14 @@ class TextOptions:
     join_lines: bool = False
     hyphens: Literal['keep', 'drop'] = 'keep'
     documents: Literal['blank_line', 'file'] = 'blank_line'
+    min_chars: int = option(0, within='[0, 2147483647]')
+    max_chars: int | None = option(None, within='[1, 2147483647]')
+    min_letters: float = option(0.0, within='[0, 1]')
 
     def __post_init__(self) -> None:
         check_intervals(self)
+        if self.max_chars is not None and self.max_chars < self.min_chars:
+            raise UserError(f'--max_chars={self.max_chars}: is below --min_chars={self.min_chars}')
         if self.hyphens == 'drop' and not self.join_lines:
             raise UserError('--hyphens=drop: is for lines that are joined: add --join_lines')
         if not re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)*', self.language):
@@ -114,6 +124,7 @@ class Report:
     bad_records: Counter[str] = field(default_factory=Counter)  # left out, by kind
     # 'FILE line N (kind)' of the first few
     bad_record_places: list[str] = field(default_factory=list)
+    filtered: Counter[str] = field(default_factory=Counter)  # documents dropped, by filter
     textless: Counter[str] = field(default_factory=Counter)  # no documents: null or empty texts
     textless_places: list[str] = field(default_factory=list)  # of the first few
     cut_lines: int = 0  # lines longer than max_line_bytes
@@ -149,10 +160,7 @@ class Report:
         broken = self.broken_lines / max(1, self.watched_lines)
         limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB or {MAX_DOCUMENT_LINES:,} lines'
         warnings = (
-            (
-                self.left_out,
-                f'{len(self.left_out)} left out, not read: {_show(self.left_out)}',
-            ),
+            (self.left_out, f'{len(self.left_out)} left out, not read: {_show(self.left_out)}'),
             (
                 broken > _MANY_BROKEN,
                 f'{broken:.0%} of the lines look broken at a width, in {_show(self.broken_files)}:'
@@ -188,6 +196,11 @@ class Report:
                 self.textless,
                 f'{self.textless.total()} record(s) without text ({_tally(self.textless)}), which'
                 f' are no documents: {_show(self.textless_places, self.textless.total())}',
+            ),
+            (
+                self.filtered,
+                f'{self.filtered.total():,} document(s) dropped by filters'
+                f' ({_tally(self.filtered)}); {self.documents:,} kept',
             ),
             (self.nul_bytes, f'{self.nul_bytes} NUL byte(s) removed'),
             (

@@ -6,6 +6,7 @@ files: a file is a string and a number here, found in one pass. Must not know wh
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -171,13 +172,17 @@ def _find_remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_
 
     # A folder, a file, or a glob, in this order, because a name may hold wildcard characters.
     path = epath.Path(part)
-    if os.path.isdir(path):
+    if path.is_dir():
         root, matches = path, [match for match in path.glob('*') if not match.name.startswith('.')]
     elif path.exists():
         root, matches = path.parent, [path]
     else:
         root, glob = _split_at_wildcard(path)
         matches = list(root.glob(glob)) if root.is_dir() else []
+    if not matches:
+        # To a bucket that is not reached, both questions above say no: this one says why.
+        with contextlib.suppress(FileNotFoundError):
+            root.stat()
 
     def files() -> Iterator[_Found]:
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:

@@ -8,10 +8,14 @@ does not depend on it. Must not know how a document is read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
+import os
+import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -24,6 +28,7 @@ from bert_jax.input_pipeline.text.files import (
     Compression,
     changed,
     detect_compression,
+    iterate_chunks,
     iterate_unpacked,
     open_file,
     read_state,
@@ -37,6 +42,9 @@ UNIT_BYTES = 32 << 20  # of a large corpus
 _MIN_UNIT_BYTES = 1 << 16
 _UNIT_FILES = 4096  # at most: of tiny files the opening takes the time
 _NUL = '\0'  # stands in no file's name
+_COPIED_AT_ONCE = 16
+# Where the files of a bucket lie on the disk while this process reads them, by path and first byte.
+_copies: dict[tuple[str, int], str] = {}
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,15 @@ class Unit:
     def files(self) -> Iterator[Unit]:
         """Yield itself."""
         yield self
+
+    def open(self) -> BinaryIO:
+        """Open the file at the first byte of the unit, or the copy that is on the disk."""
+        copy = _copies.get((self.path, self.start))
+        if copy is not None:
+            return open_file(copy)
+        f = open_file(self.path)
+        f.seek(self.start)
+        return f
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +121,44 @@ class SmallFiles:
 
 
 AnyUnit = Unit | SmallFiles
+
+
+@contextlib.contextmanager
+def copy_from_bucket(unit: AnyUnit, folder: str, limit: float) -> Iterator[None]:
+    """Let a unit of a bucket lie on the disk while it is read, so that it is fetched once.
+
+    A unit of more than `limit` bytes is read where it lies, and so is parquet, of which one column
+    is wanted; a data set of the Hub is a stream. What was left in `folder` goes first.
+
+    Raises:
+      UserError: a file cannot be read, or is not as long as it was when it was listed.
+    """
+    files = [file for file in unit.files() if '://' in file.path]
+    if not files or unit.bytes > limit or files[0].format in ('parquet', 'hf'):
+        yield
+        return
+
+    def copy_file(file: Unit, copy: str) -> None:
+        with reading(file.path), open_file(file.path) as source, open(copy, 'wb') as target:
+            source.seek(file.start)
+            for chunk in iterate_chunks(source, file.bytes):
+                target.write(chunk)
+        if os.path.getsize(copy) != file.bytes:
+            raise changed(file.path)
+
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    copies = [os.path.join(folder, str(i)) for i in range(len(files))]
+    try:
+        # Several at once: a bucket takes its time for each question.
+        with ThreadPoolExecutor(_COPIED_AT_ONCE) as pool:
+            list(pool.map(copy_file, files, copies))
+        for file, copy in zip(files, copies):
+            _copies[file.path, file.start] = copy
+        yield
+    finally:
+        _copies.clear()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_whole(root: str, name: str, state: tuple[int, int], language: str = '') -> Unit:
@@ -205,7 +260,7 @@ def detect_formats(file: Unit, options: TextOptions) -> list[Unit]:
     """
     if file.format is not None:
         return [file]
-    with reading(file.path), open_file(file.path) as f:
+    with reading(file.path), file.open() as f:
         compression = detect_compression(f)
         begun = iterate_unpacked(f, compression, file.path, size=HEAD_BYTES)
 

@@ -17,6 +17,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.preprocess.job_plan import plan_buckets
 from bert_jax.input_pipeline.records import shards
 from bert_jax.input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+from tests.helpers.buckets import make_bucket
 from tests.helpers.jobs import PLAIN, write_text
 from tests.helpers.jobs import run as job
 from tests.helpers.vocabularies import write_vocabulary
@@ -180,32 +181,16 @@ def test_a_bucket_for_output(tmp_path, text, monkeypatch):
 
     That has no real folders either.
     """
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    class Bucket(MemoryFileSystem):
-        protocol, store, pseudo_dirs, cachable = 'gs', {}, [''], False
-
-        @classmethod
-        def _strip_protocol(cls, path):
-            return MemoryFileSystem._strip_protocol(str(path).removeprefix('gs://'))
-
-        def glob(self, path, **options):
-            return [found.lstrip('/') for found in super().glob(path, **options)]
-
-    # Else TensorFlow would open the bucket.
-    monkeypatch.setattr('etils.epath.gpath._is_tf_installed', lambda: False)
-    monkeypatch.setattr(
-        'etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket()
-    )
+    bucket = make_bucket(monkeypatch)
     run(text, 'gs://bucket/records')
     run(text, tmp_path / 'local', engine='local')
     found = {
-        path.removeprefix('/bucket/records/'): hashlib.sha256(Bucket().cat(path)).hexdigest()
-        for path in Bucket.store
+        path.removeprefix('/bucket/records/'): hashlib.sha256(bucket.cat(path)).hexdigest()
+        for path in bucket.store
     }
     assert found == digests(tmp_path / 'local')
     run(text, 'gs://bucket/records', overwrite=True, num_shards=2)
-    assert len(Bucket.store) == len(found) - 1
+    assert len(bucket.store) == len(found) - 1
     with pytest.raises(UserError, match='local folder'):
         run(text, 'gs://bucket/other', engine='local')
 

@@ -6,7 +6,9 @@ import importlib.util
 import sys
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bert_jax.input_pipeline.preprocess.language_mixture import split_inputs
 from bert_jax.input_pipeline.text import data_sets, digest
@@ -77,6 +79,43 @@ def test_what_is_refused(folder, monkeypatch, ending, column, said):
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     with refused(said):
         units(f'hf:{folder}{ending}', TextOptions(text_column=column))
+
+
+@installed
+def test_parquet_is_read_a_few_rows_at_a_time(tmp_path):
+    """However many a row group has: the rows are the same, and their numbers."""
+    texts = [f'Row {row}.' for row in range(1000)]
+    (tmp_path / 'set').mkdir()
+    parquet.write_table(pa.table({'text': texts}), tmp_path / 'set' / 'train.parquet')
+    builder, _ = data_sets.open_hub(f'hf:{tmp_path}/set:train')
+    assert builder.config.batch_size == 256
+    (unit,) = units(f'hf:{tmp_path}/set:train')
+    assert [found.name[1] for found in read_unit(unit)] == list(range(1000))
+
+
+@installed
+def test_nothing_of_a_data_set_stays_on_the_disk(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr('datasets.config.HF_DATASETS_CACHE', str(tmp_path / 'cache'))
+    assert sum(1 for unit in units(f'hf:{folder}:train') for _ in read_unit(unit)) == 9
+    assert sum(path.stat().st_size for path in (tmp_path / 'cache').rglob('*')) == 0
+
+
+@installed
+def test_a_shard_that_breaks_is_named(folder):
+    """The library refuses a line that is no JSON; the shards before it were read."""
+    (folder / 'train-1.jsonl').write_text('{"text": "A.", "id": 1}\n{"text": "B')
+    first, second, _ = units(f'hf:{folder}:train')
+    assert len(list(read_unit(first))) == 3
+    with refused(r'^hf:.*set:train: shard 1 cannot be read \(.*\)$'):
+        list(read_unit(second))
+
+
+@installed
+def test_a_local_data_set_that_changes_between_two_starts(folder):
+    marks = digest.marks(units(f'hf:{folder}:train')[0])
+    write(folder / 'train-0.jsonl', ['Another text, of another length.'])
+    data_sets.open_hub.cache_clear()
+    assert not digest.same(units(f'hf:{folder}:train')[0], marks)
 
 
 def test_how_a_data_set_is_named(monkeypatch):
