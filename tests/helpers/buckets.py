@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import ClassVar
 
 import pytest
@@ -28,6 +29,11 @@ class Bucket(MemoryFileSystem):
             raise ConnectionError('the network is down')
         info = super().info(path, **options)
         return info | {'mtime': info['created'].timestamp()} if 'created' in info else info
+
+    def change(self, path, content):
+        """Write a file again, some seconds later: times of a bucket are of whole seconds."""
+        self.pipe(path, content)
+        self.store[path].created += datetime.timedelta(seconds=10)
 
     def _open(self, path, mode='rb', **options):
         if mode == 'rb':

@@ -130,7 +130,7 @@ def test_a_killed_job_goes_on_by_unit(tmp_path, folder, vocabulary, bucket, monk
 def test_a_file_that_changes_between_two_starts_is_other_text(tmp_path, folder, vocabulary, bucket):
     run(tmp_path, vocabulary, input='gs://b/text')
     changed = bucket.cat('/b/text/a.jsonl').replace(b'waa', b'wab', 1)  # of the same size
-    bucket.pipe('/b/text/a.jsonl', changed)
+    bucket.change('/b/text/a.jsonl', changed)
     with refused('--output=.*the input files have changed'):
         run(tmp_path, vocabulary, input='gs://b/text')
 
@@ -138,7 +138,7 @@ def test_a_file_that_changes_between_two_starts_is_other_text(tmp_path, folder, 
 def test_an_unfinished_job_does_not_go_on_with_other_text(tmp_path, folder, vocabulary, bucket):
     with killed_at('make_records'):
         run(tmp_path, vocabulary, input='gs://b/text')
-    bucket.pipe('/b/text/a.jsonl', bucket.cat('/b/text/a.jsonl').replace(b'waa', b'wab', 1))
+    bucket.change('/b/text/a.jsonl', bucket.cat('/b/text/a.jsonl').replace(b'waa', b'wab', 1))
     with pytest.raises(Interrupted, match='unfinished work .*the input files have changed'):
         run(tmp_path, vocabulary, input='gs://b/text')
     run(tmp_path, vocabulary, input='gs://b/text', overwrite=True)
