@@ -54,20 +54,14 @@ def read(actions: Sequence[type], words: Sequence[str] = ()) -> Any:
     """
     names = dict.fromkeys(name for action in actions for name in list_command_options(action))
     given = {name: flags.FLAGS[name].value for name in names if _is_present(name)}
-    switches = {
-        _describe(field).switch: name
-        for action in actions
-        for name, field in list_command_options(action).items()
-    }
-    for switch, name in switches.items():
-        # The switch wins, as the shorter and so the more deliberate of both.
-        if switch and flags.FLAGS[switch[0]].value:
-            given[name] = switch[1]
-    taking_words = [
-        a for a in actions for f in list_command_options(a).values() if _describe(f).words
-    ]
-    if words and taking_words:
-        given[_name_words(taking_words[0])] = words
+    for action in actions:
+        for name, field in list_command_options(action).items():
+            # A switch wins, as the shorter and so the more deliberate of both.
+            switch = _describe(field).switch
+            if switch and flags.FLAGS[switch[0]].value:
+                given[name] = switch[1]
+            elif _describe(field).words and words:
+                given[name] = words
     action = choose(actions, given)
     options = list_command_options(action)
     return action(**{options[n].name: _convert(n, options[n], given[n]) for n in given})
@@ -128,10 +122,6 @@ def _describe(field: Described) -> Option:
 
 def _is_present(name: str) -> bool:
     return name in flags.FLAGS and bool(flags.FLAGS[name].present)
-
-
-def _name_words(action: type) -> str:
-    return next(name for name, f in list_command_options(action).items() if _describe(f).words)
 
 
 def _takes(action: type, name: str, value: Any) -> bool:
