@@ -76,6 +76,15 @@ class Phase(Section):
         """Tell whether the learning rate of this phase follows a schedule of its own."""
         return any(getattr(self, name) is not None for name in OF_SCHEDULE)
 
+    def count_rows(self, steps: int) -> int:
+        """Return the rows of the first `steps` of the phase, whose batch may grow."""
+        if self.batch_warmup_from is None or self.batch_warmup_steps is None:
+            return self.batch_size * steps
+        growing = min(steps, self.growth_steps)
+        level, within = divmod(growing, self.batch_warmup_steps)
+        grown = self.batch_warmup_steps * level * (level + 1) // 2 + within * (level + 1)
+        return self.batch_warmup_from * grown + self.batch_size * (steps - growing)
+
     def find_changes(self, names: Sequence[str]) -> dict[str, Any]:
         """Return those of its settings of these names that are given."""
         values = {name: getattr(self, name) for name in names}

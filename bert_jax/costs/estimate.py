@@ -152,6 +152,8 @@ def analyse(task: Task) -> dict[str, Any]:
         'batch_per_chip': phase.batch_size / topology.chips,
         'max_predictions': predictions,
         'steps': phase.steps,
+        # of a batch that grows, steps of the whole one that read as much
+        'whole_steps': phase.count_rows(phase.steps) / phase.batch_size,
         'flops_per_token': per_sequence / phase.seq_len,
         'flops_per_step': per_step,
         'memory': used,
@@ -215,7 +217,7 @@ def make_schedule(
             floors = phase['floor_s']
             seconds = max(floors['compute'] / share, *floors.values())
             tokens = phase['batch_size'] * phase['seq_len'] / seconds
-            hours = seconds * phase['steps'] / 3600
+            hours = seconds * phase['whole_steps'] / 3600
             rows.append({'step_s': seconds, 'tokens_per_s': tokens, 'hours': hours})
         hours = sum(row['hours'] for row in rows)
         result[name] = {'phases': rows, 'hours': hours, 'chip_hours': hours * chips}

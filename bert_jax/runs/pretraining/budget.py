@@ -67,18 +67,12 @@ def make_growth(phase: Phase, micro_batches: int) -> Growth | None:
     )
 
 
-def count_rows(phase: Phase, steps: int) -> int:
-    """Return the rows of the first `steps` of a phase."""
-    growth = make_growth(phase, 1)
-    return phase.batch_size * steps if growth is None else growth.before(steps)
-
-
 def count_tokens(config: PretrainConfig, fills: Sequence[float] = ()) -> float:
     """Return the tokens of a run; `fills` say how full the rows of each phase are, by default 1."""
     total = 0.0
     for number, phase in enumerate(config.phases):
         fill = fills[number] if fills else 1.0
-        total += count_rows(phase, phase.steps) * phase.seq_len * fill
+        total += phase.count_rows(phase.steps) * phase.seq_len * fill
     return total
 
 
@@ -138,7 +132,7 @@ def scale_steps(
         changed = dataclasses.replace(phase, **changes)
         # Growth and warm-up are rounded, and the whole batches make up for that.
         grown = changed.growth_steps
-        rows = count_rows(phase, phase.steps) * ratio - count_rows(changed, grown)
+        rows = phase.count_rows(phase.steps) * ratio - changed.count_rows(grown)
         steps = grown + round(rows / phase.batch_size)
         if steps <= grown:
             raise UserError(

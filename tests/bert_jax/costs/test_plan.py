@@ -47,7 +47,13 @@ def test_state_flops_and_floors_of_base():
 
 def test_schedule_adds_up():
     phases = [
-        {'batch_size': size, 'seq_len': length, 'steps': steps, 'floor_s': floors}
+        {
+            'batch_size': size,
+            'seq_len': length,
+            'steps': steps,
+            'whole_steps': steps,
+            'floor_s': floors,
+        }
         for size, length, steps, floors in (
             (100, 128, 3600, {'compute': 0.1, 'memory': 0.05}),
             (10, 512, 1800, {'compute': 0.1, 'memory': 0.8}),
@@ -177,6 +183,7 @@ def test_a_refusal_is_told_with_what_would_do():
         'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}, 'hosts': 1,
         'gcloud': None, 'chip': dataclasses.asdict(task.topology.chip), 'parameters': 1,
         'checkpoints': {'bytes': 1, 'kept': 5}, 'warnings': [], 'phases': [phase], 'mfu': 0.4,
+        'tokens': 3.3e9,
     }  # fmt: skip
     text = '\n'.join(planning.format_plan(report))
     assert 'DOES NOT FIT' in text
@@ -185,6 +192,21 @@ def test_a_refusal_is_told_with_what_would_do():
     assert 'this fits: --set runtime.accumulation=8 --set runtime.fsdp=2' in text
     phase['likely_change'] = None
     assert 'no change of these settings is enough' in '\n'.join(planning.format_plan(report))
+
+
+def test_a_budget_is_planned_as_it_is_bought():
+    from bert_jax.runs.pretraining import planning
+
+    chips, preset = parse_topology('v5e:2x4'), load('modernbert_base_recipe')
+    options = planning.PlanOptions(topology='v5e:2x4', compile=False, hours=24.0, mfu=0.3)
+    config = planning.fit_budget(preset, chips, options)
+    report, _ = planning.make_plan(config, chips, options)
+    # The smaller batches of the first steps are counted as whole ones by the plan alone.
+    assert report['schedule']['mfu']['hours'] == pytest.approx(24.0, rel=0.02)
+    options = dataclasses.replace(options, hours=None, tokens=5e9)
+    report, _ = planning.make_plan(planning.fit_budget(preset, chips, options), chips, options)
+    assert report['tokens'] == pytest.approx(5e9, rel=0.01)
+    assert 'tokens         5' in '\n'.join(planning.format_plan(report))
 
 
 def test_memory_of_many_layers_follows_from_that_of_few(monkeypatch):

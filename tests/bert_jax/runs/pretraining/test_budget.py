@@ -141,9 +141,7 @@ def test_a_phase_that_is_still_to_come_is_compared_as_settings_are(tmp_path, cha
 
 
 def test_rows_of_a_growing_batch_are_counted_as_they_are_read():
-    from bert_jax.runs.pretraining.budget import count_rows
-
     phase = RECIPE.phases[0]
     rows = np.minimum(32, 8 * (1 + np.arange(1000) // 100))
     for steps in (0, 1, 100, 101, 399, 400, 1000):
-        assert count_rows(phase, steps) == rows[:steps].sum()
+        assert phase.count_rows(steps) == rows[:steps].sum()
