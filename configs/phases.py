@@ -29,6 +29,21 @@ OF_SCHEDULE = ('schedule', 'peak_lr', 'end_lr', 'warmup_steps', 'decay_fraction'
 OF_MODEL = ('rope_theta', 'local_rope_theta')
 
 
+def count_grown_rows(first: int, each: int, full: int, steps: int) -> int:
+    """Return the rows of so many steps of a batch that grows.
+
+    Args:
+      first: rows of the first steps; then twice, three times as many, until `full`.
+      each: steps at each size below `full`.
+      full: rows of all steps after that.
+      steps: how many there are.
+    """
+    growing = min(steps, each * (full // first - 1))
+    level, within = divmod(growing, each)
+    rows = first * (each * level * (level + 1) // 2 + within * (level + 1))
+    return rows + (steps - growing) * full
+
+
 @dataclass(frozen=True)
 class Phase(Section):
     """One stretch of pre-training on records of one length.
@@ -80,10 +95,9 @@ class Phase(Section):
         """Return the rows of the first `steps` of the phase, whose batch may grow."""
         if self.batch_warmup_from is None or self.batch_warmup_steps is None:
             return self.batch_size * steps
-        growing = min(steps, self.growth_steps)
-        level, within = divmod(growing, self.batch_warmup_steps)
-        grown = self.batch_warmup_steps * level * (level + 1) // 2 + within * (level + 1)
-        return self.batch_warmup_from * grown + self.batch_size * (steps - growing)
+        return count_grown_rows(
+            self.batch_warmup_from, self.batch_warmup_steps, self.batch_size, steps
+        )
 
     def find_changes(self, names: Sequence[str]) -> dict[str, Any]:
         """Return those of its settings of these names that are given."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.configs.phases import count_grown_rows
 from bert_jax.input_pipeline.randomness import digest64, mix
 
 _WINDOW = 256  # blocks that take turns, where there are so many
@@ -172,10 +173,7 @@ class Growth(NamedTuple):
 
     def before(self, step: int) -> int:
         """Return how many rows all steps before this one read."""
-        growing = min(step, self.steps * (self.full // self.first - 1))
-        level, within = divmod(growing, self.steps)
-        rows = self.first * (self.steps * level * (level + 1) // 2 + within * (level + 1))
-        return rows + (step - growing) * self.full
+        return count_grown_rows(self.first, self.steps, self.full, step)
 
     def rows(self, step: int, places: np.ndarray) -> np.ndarray:
         """Return which row of the order lies at each place of the batch."""
