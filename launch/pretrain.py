@@ -116,7 +116,7 @@ class Pretrain(CommonFlags):
                     )
                 )
 
-            config = self.spend_hours(config, records)
+            config = self.spend(config, records)
             from bert_jax.runs.pretraining import train
 
             if self.dry_run:
@@ -161,6 +161,7 @@ class Pretrain(CommonFlags):
         Raises:
           UserError: they contradict each other, or the batch of a new run grows to its end.
         """
+        from bert_jax.runs.pretraining import budget
         from bert_jax.runs.pretraining.records import (
             list_directories,
             list_record_settings,
@@ -173,7 +174,12 @@ class Pretrain(CommonFlags):
         changes: list[str] = []
         if is_preset:
             changes += list_record_settings(config, data, bool(self.init_from))
+        label = budget.make_label(self.tokens, self.hours)
         begun = read_begun_settings(workdir, config.phases if is_preset else ())
+        if label:
+            budget.refuse_steps(label, self.steps, self._list_named())
+            # Of a run that has begun they come with its steps.
+            begun = [each for each in begun if 'warmup_steps=' not in each]
         changes += begun
         if self.init_from:
             from bert_jax.runs.sources.fitting import list_shape_settings
@@ -181,49 +187,44 @@ class Pretrain(CommonFlags):
             changes += list_shape_settings(str(self.init_from), data, workdir, self.init_by)
         changes += self.settings_of_flags(config, named)
         made = apply_settings(config, [*changes, *named], is_preset)
-        made = self._spend_tokens(made)
         if not begun:
             check_growth_ends(made)
-        return made
+        return dataclasses.replace(made, budget=label) if label else made
 
-    def _spend_tokens(self, config: PretrainConfig) -> PretrainConfig:
-        """Return the settings with what the budget is, and the steps that tokens buy."""
-        from bert_jax.runs.pretraining import budget
-        from bert_jax.runs.pretraining.records import match_phases
+    def spend(self, config: PretrainConfig, records: list[Records]) -> PretrainConfig:
+        """Return the settings with the steps that a budget buys, those of a run that has begun.
 
-        label = budget.make_label(self.tokens, self.hours)
-        if not label:
+        Tokens are counted; the rate of hours is measured.
+        """
+        if self.tokens is None and self.hours is None:
             return config
-        budget.refuse_steps(label, self.steps, self._list_named())
-        config = dataclasses.replace(config, budget=label)
-        begun = budget.take_begun(config, self.workdir)
-        if begun is not None or self.tokens is None:
-            return begun or config
-        records = match_phases(config, list_paths(self.data)) if self.data else []
-        return budget.fit_tokens(config, self.tokens, records, self._list_named())
-
-    def spend_hours(self, config: PretrainConfig, records: list[Records]) -> PretrainConfig:
-        """Return the settings with the steps that hours buy, measured unless a run has begun."""
         from bert_jax.runs.pretraining import budget
 
-        if self.hours is None or budget.take_begun(config, self.workdir) is not None:
-            return config
-        seconds = budget.time_steps(config, records)
-        return budget.fit_hours(config, self.hours, seconds, self._list_named())
+        named = self._list_named()
+        begun = budget.take_begun(config, self.workdir, named)
+        if begun is not None:
+            return begun
+        if self.hours is not None:
+            seconds = budget.time_steps(config, records)
+            return budget.fit_hours(config, self.hours, seconds, named)
+        assert self.tokens is not None, 'one of both'
+        return budget.fit_tokens(config, self.tokens, records, named)
 
     def _list_named(self) -> list[str]:
         """Return the names of the settings that were given by --set."""
         return [each.partition('=')[0].strip() for each in list_settings(self.settings)]
 
     def settle(self) -> PretrainConfig:
-        """Return the settings of the run with its steps, which hours take measuring for."""
+        """Return the settings of the run with its steps, for a command that does not begin it."""
         config = self.configure()
-        if self.hours is None:
-            return config
-        from bert_jax.runs.pretraining.records import match_phases
+        records: list[Records] = []
+        if self.hours is not None:
+            before_jax.set_up(self.deterministic)
+        if self.hours is not None or (self.tokens is not None and self.data):
+            from bert_jax.runs.pretraining.records import match_phases
 
-        before_jax.set_up(self.deterministic)
-        return self.spend_hours(config, match_phases(config, list_paths(self.data)))
+            records = match_phases(config, list_paths(self.data))
+        return self.spend(config, records)
 
     def find_cluster(self) -> ClusterAddress | None:
         """Return how the processes of the run find each other; None where it is alone."""

@@ -7,9 +7,11 @@ alike, and the decay keeps its share of them. What is named stays as it is.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
+import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from absl import logging
@@ -20,6 +22,8 @@ from bert_jax.input_pipeline.records.sampler import Growth
 from bert_jax.runs.pretraining.records import Records
 from bert_jax.runs.workdir.workdir import Workdir
 
+# Of a phase, besides its steps.
+_SCALED = ('batch_warmup_steps', 'warmup_steps')
 _STEPS = 3  # that are timed at each size of a batch, after one that compiles
 
 
@@ -46,16 +50,33 @@ def refuse_steps(label: str, steps: int | None, named: Collection[str]) -> None:
 
 
 def take_begun(
-    config: PretrainConfig, workdir: str | os.PathLike[str] | None
+    config: PretrainConfig,
+    workdir: str | os.PathLike[str] | None,
+    named: Collection[str] = (),
 ) -> PretrainConfig | None:
-    """Return the settings with the steps of the run in `workdir`, if that has the same budget."""
+    """Return the settings with the steps of the run in `workdir`, if that has the same budget.
+
+    All else is left to be compared with that run.
+    """
     if workdir is None or not Workdir(workdir).config_file.exists():
         return None
     begun = Workdir(workdir).config()
     if not isinstance(begun, PretrainConfig) or begun.budget != config.budget:
         return None
-    optimizer = dataclasses.replace(config.optimizer, warmup_steps=begun.optimizer.warmup_steps)
-    return dataclasses.replace(config, phases=begun.phases, optimizer=optimizer)
+    if len(begun.phases) != len(config.phases):
+        return None
+    phases = []
+    for number, (phase, before) in enumerate(zip(config.phases, begun.phases, strict=True)):
+        changes: dict[str, Any] = {'steps': before.steps}
+        for name in _SCALED:
+            value = getattr(before, name)
+            if getattr(phase, name) and value and f'phases.{number}.{name}' not in named:
+                changes[name] = value
+        phases.append(dataclasses.replace(phase, **changes))
+    optimizer = config.optimizer
+    if 'optimizer.warmup_steps' not in named:
+        optimizer = dataclasses.replace(optimizer, warmup_steps=begun.optimizer.warmup_steps)
+    return dataclasses.replace(config, phases=tuple(phases), optimizer=optimizer)
 
 
 def make_growth(phase: Phase, micro_batches: int) -> Growth | None:
@@ -125,7 +146,7 @@ def scale_steps(
     phases = []
     for number, phase in enumerate(config.phases):
         changes: dict[str, Any] = {}
-        for name in ('batch_warmup_steps', 'warmup_steps'):
+        for name in _SCALED:
             value = getattr(phase, name)
             if value and f'phases.{number}.{name}' not in named:
                 changes[name] = max(1, round(value * ratio))
@@ -148,6 +169,24 @@ def scale_steps(
     return dataclasses.replace(config, phases=tuple(phases), optimizer=optimizer)
 
 
+def time_batches(
+    train_step: Any, state: Any, batches: Iterable[Any], hparams: Any
+) -> tuple[Any, float]:
+    """Make a step of each batch, and return the state and the median of the seconds.
+
+    The first step, which compiles, is not counted. Call it inside `jax.set_mesh(mesh)`.
+    """
+    import jax
+
+    times = []
+    for batch in batches:
+        begin = time.perf_counter()
+        state, sums = train_step(state, batch, hparams)
+        jax.block_until_ready(sums)
+        times.append(time.perf_counter() - begin)
+    return state, statistics.median(times[1:])
+
+
 def time_steps(config: PretrainConfig, records: list[Records]) -> list[list[float]]:
     """Return what a step of each phase takes, in seconds, at each size of its batch.
 
@@ -157,10 +196,12 @@ def time_steps(config: PretrainConfig, records: list[Records]) -> list[list[floa
     import numpy as np
     from jax.experimental import multihost_utils
 
+    from bert_jax.mesh import program_cache
     from bert_jax.runs.pretraining.phase_data import make_phases
     from bert_jax.runs.pretraining.train import make_mesh, make_teacher
     from bert_jax.train.pretraining_program import PretrainingSetup
 
+    program_cache.use(config.runtime.compilation_cache)  # the run finds the programs there
     setup = PretrainingSetup.from_config(config)
     mesh = make_mesh(setup, config.phases, records)
     teacher = make_teacher(setup, records, mesh)
@@ -171,14 +212,10 @@ def time_steps(config: PretrainConfig, records: list[Records]) -> list[list[floa
         program = of_phase.make_program(data.kind, mesh, grows=grows)
         seconds = []
         for first in data.list_size_starts():
-            times = []
-            for batch, _ in zip(data.batches(data.stream('train'), first), range(_STEPS + 1)):
-                begin = time.perf_counter()
-                with jax.set_mesh(mesh):
-                    state, sums = program.train_step(state, batch, of_phase.hparams)
-                jax.block_until_ready(sums)
-                times.append(time.perf_counter() - begin)
-            seconds.append(sorted(times[1:])[len(times[1:]) // 2])
+            batches = itertools.islice(data.batches(data.stream('train'), first), _STEPS + 1)
+            with jax.set_mesh(mesh):
+                state, step_s = time_batches(program.train_step, state, batches, of_phase.hparams)
+            seconds.append(step_s)
         step_seconds.append(seconds)
         shown = ', '.join(f'{each * 1e3:,.0f} ms' for each in seconds)
         logging.info(f'phase {data.number}: a step takes {shown} (of {_STEPS} thrown away)')

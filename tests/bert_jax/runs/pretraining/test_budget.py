@@ -15,6 +15,7 @@ from bert_jax.configs.schema import (
     PretrainConfig,
     RuntimeConfig,
 )
+from bert_jax.launch.pretrain import Pretrain
 from bert_jax.runs.pretraining.budget import fit_hours, fit_tokens, scale_steps
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train.learning_rate import list_rates
@@ -145,3 +146,20 @@ def test_rows_of_a_growing_batch_are_counted_as_they_are_read():
     rows = np.minimum(32, 8 * (1 + np.arange(1000) // 100))
     for steps in (0, 1, 100, 101, 399, 400, 1000):
         assert phase.count_rows(steps) == rows[:steps].sum()
+
+
+def test_a_run_goes_on_with_the_steps_of_its_budget_and_with_no_other_setting_of_before(tmp_path):
+    """Many times a preset's steps, so that the warm-up alone is longer than the preset."""
+    asked = {'config': 'modernbert_tiny_cpu', 'workdir': tmp_path, 'tokens': 3e8}
+    first = Pretrain(**asked).settle()
+    assert first.optimizer.warmup_steps > load('modernbert_tiny_cpu').total_steps
+    Workdir(tmp_path).create_or_resume(first, {})
+    (tmp_path / 'checkpoints/10').mkdir(parents=True)
+    assert Pretrain(**asked).settle() == first
+    assert Workdir(tmp_path).create_or_resume(Pretrain(**asked).settle(), {})
+
+    # What is named is compared with the run, and not passed over.
+    for change in ('phases.0.batch_size=8', 'optimizer.warmup_steps=7', 'phases.0.peak_lr=0.1'):
+        changed = Pretrain(**asked, settings=(change,)).settle()
+        with refused('holds another run'):
+            Workdir(tmp_path).create_or_resume(changed, {})
