@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embedding, EmbeddingName
-from bert_jax.configs.model.families import albert, bert, modernbert, roberta
+from bert_jax.configs.model.families import (
+    albert,
+    bert,
+    camembert,
+    modernbert,
+    roberta,
+    xlm_roberta,
+)
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, newer, option
@@ -23,8 +30,10 @@ from bert_jax.configs.section import Section
 FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
+    'camembert': camembert.FAMILY,
     'modernbert': modernbert.FAMILY,
     'roberta': roberta.FAMILY,
+    'xlm_roberta': xlm_roberta.FAMILY,
 }
 
 # What a checker of types cannot know is checked when a configuration is made.
@@ -101,7 +110,8 @@ class ModelConfig(Section):
     family: FamilyName = newer(
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
-        " head, a classifier of two layers; albert: goes out under ALBERT's names;"
+        ' head, a classifier of two layers; xlm_roberta, camembert: the same under other names;'
+        " albert: goes out under ALBERT's names;"
         ' modernbert: one head for pre-training and all tasks, a norm less in the first block',
     )
     embedding_size: int | None = newer(
