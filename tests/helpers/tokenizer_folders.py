@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+import sentencepiece
 from tokenizers import (
     AddedToken,
     Regex,
@@ -196,6 +198,41 @@ def xlm_roberta(folder: pathlib.Path) -> pathlib.Path:
     engine.add_special_tokens([*special, AddedToken('<mask>', lstrip=True, special=True)])
     engine.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0))
     return _saved(folder, engine, dict(zip(_NAMES, ('<pad>', '<unk>', '<s>', '</s>', '<mask>'))))
+
+
+# transformers' classes of a SentencePiece model: its file, and how its trainer numbers the pieces.
+UNIGRAM: dict[str, tuple[str, dict[str, Any]]] = {
+    'XLMRobertaTokenizer': ('sentencepiece.bpe.model', {}),
+    'CamembertTokenizer': ('sentencepiece.bpe.model', {}),
+    'DebertaV2Tokenizer': (
+        'spm.model',
+        {'pad_id': 0, 'bos_id': 1, 'eos_id': 2, 'unk_id': 3}
+        | {'pad_piece': '[PAD]', 'bos_piece': '[CLS]', 'eos_piece': '[SEP]', 'unk_piece': '[UNK]'},
+    ),
+}
+
+
+def unigram(
+    folder: pathlib.Path, name: str, lines: Sequence[str] = (), **config: Any
+) -> pathlib.Path:
+    """Writes a directory that has a SentencePiece model alone, of the class `name`."""
+    folder.mkdir()
+    file, options = UNIGRAM[name]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SCRIPTS, *lines] * 3),
+        model_writer=model,
+        vocab_size=160,
+        character_coverage=1.0,
+        user_defined_symbols=['<ent>'],
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    (folder / file).write_bytes(model.getvalue())
+    stated = {'tokenizer_class': name, **config}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(stated))
+    return folder
 
 
 def _of_rows(

@@ -35,7 +35,7 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
     torch.manual_seed(seed)
     model = kind(config).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
         # transformers starts [PAD] at zero, and RoBERTa's position of it.

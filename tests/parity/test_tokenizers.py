@@ -13,6 +13,7 @@ import unicodedata
 
 import pytest
 
+from bert_jax.inference.pipelines import WithMasks
 from bert_jax.input_pipeline.tasks import features
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
@@ -151,6 +152,31 @@ def test_a_tokenizer_json_as_it_is(tmp_path, kind):
             expected = [theirs([word], is_split_into_words=True)['input_ids'] for word in words]
             for ids, row in zip(ours.encode_words(words), expected, strict=True):
                 assert [ours.cls_id, *ids, ours.sep_id] == row
+
+
+@pytest.mark.parametrize('name', tokenizer_folders.UNIGRAM)
+def test_a_sentencepiece_model_alone_and_what_is_saved_of_it(tmp_path, name):
+    """Its ids, special ids and rows; as transformers saves it, and as it is saved here."""
+    folder = tokenizer_folders.unigram(tmp_path / 'alone', name, PLAIN)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert type(theirs).__name__ == name
+    theirs.add_tokens(['naïve café'])
+    theirs.save_pretrained(tmp_path / 'theirs')
+    Tokenizer.load(folder).save(tmp_path / 'ours')
+    texts = ['x <ent>y<ent>', 'it\n is\t  so ', *tokenizer_folders.SCRIPTS]
+    for each in ('alone', 'theirs', 'ours'):
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / each)
+        ours = Tokenizer.load(tmp_path / each)
+        assert (ours.kind, ours.vocab_size) == ('fast', len(theirs)), each
+        for text in [*texts, *tokenizer_folders.NASTY, *TEXTS, *_real()]:
+            found = theirs(text, add_special_tokens=False)['input_ids']
+            assert ours.encode(text) == found, (each, text)
+        special = ('pad', 'unk', 'cls', 'sep', 'mask')
+        if each != 'ours':
+            assert [*ours.special_ids] == [getattr(theirs, f'{n}_token_id') for n in special]
+        same_rows(theirs, ours, 32, 'the town', 'people')
+        words = WithMasks(ours).encode_batch([f'the {theirs.mask_token}.'])[0].tolist()
+        assert words == theirs(f'the {theirs.mask_token}.', add_special_tokens=False)['input_ids']
 
 
 def _trained(folder: pathlib.Path) -> pathlib.Path:
