@@ -8,12 +8,13 @@ theirs.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from bert_jax.configs.presets.roberta import make_shape, roberta_base, roberta_large
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 
-_XLMR = {'family': 'xlm_roberta', 'vocab_size': 250_002}
-_CAMEMBERT = {'family': 'camembert', 'vocab_size': 32_005}
+_XLMR: dict[str, Any] = {'family': 'xlm_roberta', 'vocab_size': 250_002}
+_CAMEMBERT: dict[str, Any] = {'family': 'camembert', 'vocab_size': 32_005}
 
 
 def _make_run(

@@ -122,7 +122,10 @@ def test_a_directory_of_settings_and_vocabulary_alone(tmp_path, setting):
     same_ids(tmp_path)
 
 
-@pytest.mark.parametrize('kind', ['modernbert', 'trained', 'mmbert', 'bos twice', 'unigram'])
+@pytest.mark.parametrize(
+    'kind',
+    ['modernbert', 'trained', 'mmbert', 'bos twice', 'unigram', 'llama', 'mpnet', 'mt5'],
+)
 def test_a_tokenizer_json_as_it_is(tmp_path, kind):
     """Read and written again, on text of several scripts; words that come parted, with a space."""
     makers = {
@@ -131,6 +134,9 @@ def test_a_tokenizer_json_as_it_is(tmp_path, kind):
         'mmbert': tokenizer_folders.mmbert,
         'bos twice': lambda folder: tokenizer_folders.mmbert(folder, second_cls=True),
         'unigram': tokenizer_folders.xlm_roberta,
+        'llama': tokenizer_folders.llama,
+        'mpnet': tokenizer_folders.mpnet,
+        'mt5': tokenizer_folders.mt5,
     }
     folder = makers[kind](tmp_path / 'a')
     Tokenizer.load(folder).save(tmp_path / 'b')
@@ -141,7 +147,8 @@ def test_a_tokenizer_json_as_it_is(tmp_path, kind):
         for text in texts:
             found = theirs(text, add_special_tokens=False)
             assert ours.encode(text) == found['input_ids'], text
-        named = [getattr(theirs, f'{name}_token_id') for name in ('pad', 'unk', 'mask')]
+        unknown = theirs.pad_token_id if theirs.unk_token_id is None else theirs.unk_token_id
+        named = [theirs.pad_token_id, unknown, theirs.mask_token_id]
         assert [ours.pad_id, ours.unk_id, ours.mask_id] == named
         same_rows(theirs, ours, 32, 'the town', 'people')
 
