@@ -109,9 +109,9 @@ def find_class(path: epath.Path) -> str | None:
 
     # As transformers looks for it.
     name = config.get('tokenizer_class') or model.get('tokenizer_class')
-    for known, row in _CLASSES.items():
-        if name is None and model.get('model_type') == row.model_type:
-            name = known
+    if name is None:
+        by_type = {row.model_type: each for each, row in _CLASSES.items()}
+        name = by_type.get(str(model.get('model_type')))
     name = str(name).removesuffix('Fast')
     if name in _CLASSES:
         kind = (read_json(path / 'tokenizer.json').get('model') or {}).get('type')
