@@ -48,9 +48,10 @@ _SETTINGS = {
 }
 _DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()}
 _DEFAULTS['hidden_act'] = 'gelu'
-_ACTIVATION_OUT = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}
+_ACTIVATION_OUT = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu', 'silu': 'silu'}
 _ACTIVATION_IN = {theirs: ours for ours, theirs in _ACTIVATION_OUT.items()} | {
     'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_python': 'gelu_erf',
+    'swish': 'silu',
 }  # fmt: skip
 # Settings of transformers' BERT that change the model in ways that are not built here, and the
 # value they must have.

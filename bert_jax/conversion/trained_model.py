@@ -25,11 +25,11 @@ from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings of the shape that no file of BERT's states.
-_SHAPE = ('embedding_size', 'num_groups')
+_SHAPE = ('embedding_size', 'num_groups', 'num_kv_heads')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
-    'local_window', 'norm_class', 'block',
+    'local_window', 'norm_class', 'block', 'embedding_norm',
 )  # fmt: skip
 # The bias of a word that is never predicted: finite, also in float16.
 _NEVER = -1e4

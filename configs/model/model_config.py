@@ -38,6 +38,7 @@ else:
         'paper', 'readme', *(name for name, family in FAMILIES.items() if family.recipe)
     ]
 
+HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu', 'silu']
 _NONE = TuningConfig()
 
 
@@ -64,8 +65,8 @@ class ModelConfig(Section):
         'rows of the segment table; 0: the model does not read the segments',
         within=COUNT_OR_0,
     )
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = option(
-        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
+    hidden_act: HiddenAct = option(
+        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's; silu in EuroBERT"
     )
     hidden_dropout: float = option(
         0.1, 'dropout after embeddings and after each sub-layer', within=RATE
@@ -126,11 +127,22 @@ class ModelConfig(Section):
         'where layers are normalised; post: after each residual sum (the paper); pre: on what each'
         ' sub-layer reads, and once more after the last block',
     )
-    norm_class: Literal['layer_norm'] = newer(
-        'layer_norm', "the norms of the encoder; or one's own (register_part)"
+    norm_class: Literal['layer_norm', 'rms_norm'] = newer(
+        'layer_norm',
+        'the norms of the model; rms_norm: nothing is subtracted, and there are no biases'
+        " (EuroBERT); or one's own (register_part)",
+    )
+    embedding_norm: bool = newer(
+        True, 'whether the sum of the embeddings is normalised (the paper)'
     )
     block: Literal['transformer'] = newer(
         'transformer', "the blocks of the encoder; or one's own (register_part)"
+    )
+    num_kv_heads: int | None = newer(
+        None,
+        'heads of keys and values, each of which several heads of queries share (EuroBERT-610m: 6'
+        ' of 18); a divisor of num_heads; none: num_heads',
+        within=COUNT,
     )
     use_bias: bool = newer(
         True,
@@ -167,7 +179,7 @@ class ModelConfig(Section):
     feed_forward: Literal['mlp', 'geglu'] = newer(
         'mlp',
         'mlp: two layers with hidden_act between them (the paper); geglu: the first is two, and'
-        ' what hidden_act makes of one is multiplied by the other',
+        ' what hidden_act makes of one is multiplied by the other: SwiGLU with hidden_act=silu',
     )
     pooling: Literal['cls', 'mean'] = newer(
         'cls',
@@ -208,6 +220,11 @@ class ModelConfig(Section):
     def window(self, number: int) -> int | None:
         """Return the tokens on each side that block `number` sees; None: all of the example."""
         return self.local_window if number % self.global_every else None
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
 
     @property
     def residual_std(self) -> float:
@@ -284,6 +301,8 @@ class ModelConfig(Section):
         # Heads share the width: each has hidden_size / num_heads.
         width, is_rotary, is_local = self.hidden_size, self.positions == 'rotary', self.local_window
         self._require(width % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={width}')
+        of_queries = f'a divisor of num_heads={self.num_heads}'
+        self._require(self.num_heads % self.kv_heads == 0, 'num_kv_heads', of_queries)
         self._require(
             self.num_layers % self.own_blocks == 0,
             'num_groups',
