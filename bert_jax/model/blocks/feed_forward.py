@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     'gelu_erf': gelu_erf,
     'relu': nn.relu,
     'silu': nn.silu,
+    'tanh': nn.tanh,
 }
 
 
