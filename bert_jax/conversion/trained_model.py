@@ -206,14 +206,17 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
     if shape is not None:
         for name in (*always, *_FIXED, *_SHAPE):
             value = getattr(model.config, name)
-            if name not in shape and value != always.get(name, getattr(ModelConfig(), name)):
+            is_stated = name in shape and name not in always
+            if not is_stated and value != always.get(name, getattr(ModelConfig(), name)):
                 raise UserError(
                     f"{source}: model.{name}={value} has no place in other programs'"
                     f' {model.config.traits.name}: this model cannot be written for them;'
                     ' --format=stablehlo writes it'
                 )
     family = model.config.family
+    lacking = {model.config.traits.class_of(f'Bert{end}') for end in model.config.traits.lacks}
     classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    classes = [name for name in classes if name not in lacking]
     if model.architecture not in classes:
         raise UserError(
             f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'

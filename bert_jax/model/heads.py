@@ -212,13 +212,16 @@ class Classifier(EncoderModel):
 
 
 class Span(EncoderModel):
-    """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
+    """Start and end of an answer; dropout only where the family has it (run_squad.py:568)."""
+
+    head_dropout: float = 0.0
 
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, T, 2]: start, end."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        return self.scores(x_BTH, 2, name='span')
+        rate = self.head_dropout if self.config.traits.drops_spans else 0.0
+        return self.scores(x_BTH, 2, rate, dropout_rng, 'span')
 
 
 class Tokens(EncoderModel):

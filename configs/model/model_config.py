@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embedding, EmbeddingName
-from bert_jax.configs.model.families import albert, bert, modernbert, roberta
+from bert_jax.configs.model.families import (
+    albert,
+    bert,
+    distilbert,
+    eurobert,
+    modernbert,
+    roberta,
+)
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, newer, option
@@ -23,6 +30,8 @@ from bert_jax.configs.section import Section
 FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
+    'distilbert': distilbert.FAMILY,
+    'eurobert': eurobert.FAMILY,
     'modernbert': modernbert.FAMILY,
     'roberta': roberta.FAMILY,
 }
@@ -103,7 +112,8 @@ class ModelConfig(Section):
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
         " head, a classifier of two layers; albert: goes out under ALBERT's names;"
-        ' modernbert: one head for pre-training and all tasks, a norm less in the first block',
+        ' modernbert: one head for pre-training and all tasks, a norm less in the first block;'
+        ' distilbert, eurobert: no pooler but in classifiers',
     )
     embedding_size: int | None = newer(
         None,
@@ -181,10 +191,10 @@ class ModelConfig(Section):
         'mlp: two layers with hidden_act between them (the paper); geglu: the first is two, and'
         ' what hidden_act makes of one is multiplied by the other: SwiGLU with hidden_act=silu',
     )
-    pooling: Literal['cls', 'mean'] = newer(
+    pooling: Literal['cls', 'mean', 'late'] = newer(
         'cls',
         'the vector of an example; cls: that of its first token (the paper); mean: the mean over'
-        ' its tokens',
+        ' its tokens; late: the mean of what the pooler makes of each token (EuroBERT)',
     )
     attention_output_dropout: float | None = newer(
         None,
@@ -301,6 +311,9 @@ class ModelConfig(Section):
         # Heads share the width: each has hidden_size / num_heads.
         width, is_rotary, is_local = self.hidden_size, self.positions == 'rotary', self.local_window
         self._require(width % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={width}')
+        shares_head = self.traits.class_head.place == 'all'
+        with_family = f'cls or mean with family={self.family}'
+        self._require(self.pooling != 'late' or not shares_head, 'pooling', with_family)
         of_queries = f'a divisor of num_heads={self.num_heads}'
         self._require(self.num_heads % self.kv_heads == 0, 'num_kv_heads', of_queries)
         self._require(
