@@ -1,4 +1,4 @@
-"""EuroBERT and DistilBERT against transformers: classes, gradients, packed rows, files, refusals."""
+"""EuroBERT and DistilBERT against transformers: classes, gradients, packs, files, refusals."""
 
 from __future__ import annotations
 
