@@ -48,6 +48,7 @@ class Model(NamedTuple):
     'multi_label_classification', or None.
     sentence: what makes one vector of a text, of a sentence encoder; else None.
     chosen: options of its task that were chosen on its dev split, JSON values by their names.
+    beside: models that were trained with it, by their names.
     """
 
     config: ModelConfig
@@ -58,6 +59,7 @@ class Model(NamedTuple):
     problem_type: str | None = None
     sentence: SentenceConfig | None = None
     chosen: Mapping[str, Any] = types.MappingProxyType({})
+    beside: Mapping[str, Model] = types.MappingProxyType({})
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -75,7 +77,8 @@ class Model(NamedTuple):
         # absent the number of outputs does. The first stands for it, unless a text has one vector.
         names: dict[str | None, str] = {}
         for name, head in HEADS.items():
-            if head.class_in(self.config.family) == self.architecture:
+            family = self.config.family
+            if head.is_in(family) and head.class_in(family) == self.architecture:
                 if name == 'embedding' and self.sentence is not None:
                     return name
                 names.setdefault(head.problem_type, name)
