@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.model_config import ModelConfig
@@ -59,16 +59,16 @@ class ReplacedTokensConfig(Section):
           UserError: there is no such model.
         """
         width = round(model.hidden_size * self.generator_size)
-        sizes = {'num_layers': max(1, round(model.num_layers * self.generator_layers))}
+        changes: dict[str, Any] = {'num_layers': max(1, round(model.num_layers * self.generator_layers))}
         if width != model.hidden_size:
-            sizes['hidden_size'] = width
-            sizes['num_heads'] = max(1, width // _HEAD_WIDTH)
-            sizes['intermediate_size'] = 4 * width
-        of_tables = None
+            changes['hidden_size'] = width
+            changes['num_heads'] = max(1, width // _HEAD_WIDTH)
+            changes['intermediate_size'] = 4 * width
+        changes['embedding_size'] = None
         if width != model.embedding_width:
-            of_tables = model.embedding_width
+            changes['embedding_size'] = model.embedding_width
         try:
-            return dataclasses.replace(model, **sizes, embedding_size=of_tables)
+            return dataclasses.replace(model, **changes)
         except UserError as error:
             raise UserError(
                 f'replaced_tokens.generator_size={self.generator_size},'

@@ -45,7 +45,7 @@ def make_replaced_tokens_objective(model: ReplacedTokens, detector_weight: float
         shown_BT = write_chosen(batch, drawn_BP)
         replaced_BT = shown_BT != write_chosen(batch, batch['masked_lm_ids'])
         read = {**batch, 'input_ids': shown_BT}
-        told_BT = model.detector.apply({'params': of_detector}, read, dropout_rng)
+        told_BT: Any = model.detector.apply({'params': of_detector}, read, dropout_rng)
         return sum_masked_lm(logits_BPV, batch) | sum_detection(told_BT, replaced_BT, batch)
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
