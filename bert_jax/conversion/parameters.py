@@ -30,7 +30,8 @@ from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, list_parts
 
-VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
+# Arrays whose first axis is the vocabulary.
+VOCABULARY = ('encoder/embeddings/word', 'mlm/bias', 'mlm/decoder')
 _DEEPEST = 4096  # blocks of any model, also where they share their arrays
 _LARGER = 8  # times the longest array: what differs by less is named array by array
 _LAYERS = 'encoder/layers/'  # arrays whose first axis is the blocks

@@ -85,7 +85,7 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
         'attention': attention,
         'mlm_head': predictions * (6 * H * E + of_table * E * model.vocab_size),
     }
-    if not model.traits.shared_head:
+    if model.traits.class_head.in_bare:
         is_trained = method.trained_from('encoder/pooler/kernel') is not None
         parts['pooler'] = (4 + 2 * is_trained) * H * H
     # Below it lie the embeddings: where those are left alone it is only run forward.

@@ -30,6 +30,7 @@ from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import layout
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.blocks.block import BLOCKS, find_cycle, find_first_like, find_kind, make_parts
+from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.blocks.part import Rows
@@ -68,7 +69,8 @@ class Encoder(nn.Module):
 
     `remat`, `scan` (a loop over stacked blocks) and `kernel` change memory and speed, not the
     result. `pooler_dropout`: rate of dropout before the pooler. `matmul_dtype`: what products of
-    the blocks' dense layers read; None: arithmetic is in `dtype` throughout.
+    the blocks' dense layers read; None: arithmetic is in `dtype` throughout. `pools`: whether the
+    pooler is made where it is the tasks' alone, and the bare encoder has none.
     """
 
     config: ModelConfig
@@ -78,6 +80,7 @@ class Encoder(nn.Module):
     kernel: str = 'xla'
     pooler_dropout: float = 0.0
     matmul_dtype: str | None = None
+    pools: bool = True
 
     @nn.compact
     def __call__(
@@ -93,7 +96,7 @@ class Encoder(nn.Module):
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
         first; with causal attention, where that sees itself alone, the last that is no padding;
         with model.pooling=mean it is the mean of an example. With `packing` the examples of a row
-        are pooled each by itself: [B, K, H]. A family whose heads share one has no pooler.
+        are pooled each by itself: [B, K, H]. Without a pooler it is the state or mean itself.
         """
         c = self.config
         # An LSTM would run over the border between two examples. With causal attention the pooled
@@ -130,10 +133,12 @@ class Encoder(nn.Module):
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 
         pooled = self._pool(x_BTH, input_mask_BT, packing)
-        if c.traits.shared_head:
-            return x_BTH, pooled, shared_VE
-        pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
-        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VE
+        head = c.traits.class_head
+        if head.in_bare or (self.pools and head.place == 'task'):
+            pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
+            activate = ACTIVATIONS[head.act or c.hidden_act]
+            pooled = activate(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled))
+        return x_BTH, pooled, shared_VE
 
     def _pool(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
         """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""

@@ -44,14 +44,19 @@ class EncoderModel(nn.Module):
     matmul_dtype: str | None = None
 
     def encode(
-        self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
+        self,
+        batch: Batch,
+        dropout_rng: DropoutRng | None,
+        pooler_dropout: float = 0.0,
+        pools: bool = False,
     ) -> tuple[Array, Array, Array | None]:
         """Return hidden states [B, T, H], the pooled token, and the word table [V, E], if shared.
 
-        pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
+        pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's. A head that
+        `pools` has the pooler also where the bare encoder has none.
         """
         fields = self.config, self.dtype, self.remat, self.scan, self.kernel
-        encoder = Encoder(*fields, pooler_dropout, self.matmul_dtype, name='encoder')
+        encoder = Encoder(*fields, pooler_dropout, self.matmul_dtype, pools, name='encoder')
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
         # of the examples, where 0 is padding.
@@ -64,7 +69,7 @@ class EncoderModel(nn.Module):
 
     def read(self, x: Array) -> Array:
         """Return states [..., H] as a head reads them: after the head that all share, if any."""
-        if not self.config.traits.shared_head:
+        if self.config.traits.class_head.place != 'all':
             return x
         return PredictionHead(self.config, self.dtype, name='head')(x)
 
@@ -113,18 +118,20 @@ class MaskedLM(nn.Module):
 
         word_VE: the word table that the encoder shares; None: a decoder of its own is trained.
         """
-        c, x_BPE = self.config, x_BPH
-        if not c.traits.shared_head:
-            activate = ACTIVATIONS[c.traits.masked_lm_act or c.hidden_act]
+        c, x_BPE, head = self.config, x_BPH, self.config.traits.masked_lm
+        if head.has_transform:
+            activate = ACTIVATIONS[head.act or c.hidden_act]
             x_BPE = activate(dense(c, c.embedding_width, self.dtype, 'transform')(x_BPH))
             x_BPE = LayerNorm(c.layer_norm_eps, name='norm')(x_BPE)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
         V = pad_vocab(c.vocab_size)
-        bias_V = self.param('bias', nn.initializers.zeros, (V,))
+        bias_V = jnp.zeros(V)
+        if head.has_bias:
+            bias_V = self.param('bias', nn.initializers.zeros, (V,))
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
         # The word table again, transposed: input and output embeddings are tied where it is shared.
-        if word_VE is None:
+        if word_VE is None or not head.is_tied:
             word_VE = self.param('decoder', make_table_init(c), (V, c.embedding_width))
         return Factors(x_BPE, word_VE, bias_V, self.matmul_dtype)
 
@@ -225,8 +232,8 @@ class Classifier(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, C]."""
-        before = self.head_dropout if self.config.traits.pooler_of_task else 0.0
-        _, pooled_BH, _ = self.encode(batch, dropout_rng, before)
+        before = self.head_dropout if self.config.traits.class_head.drops_before else 0.0
+        _, pooled_BH, _ = self.encode(batch, dropout_rng, before, pools=True)
         return self.scores(pooled_BH, self.outputs, self.head_dropout, dropout_rng)
 
 
@@ -285,7 +292,7 @@ class Choice(EncoderModel):
         return _run_by_row(batch, dropout_rng, self._scores)[..., 0]
 
     def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
-        _, pooled_RH, _ = self.encode(rows, dropout_rng)
+        _, pooled_RH, _ = self.encode(rows, dropout_rng, pools=True)
         return self.scores(pooled_RH, 1, self.head_dropout, dropout_rng)
 
 

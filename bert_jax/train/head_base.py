@@ -157,11 +157,11 @@ class Head:
 
     def of(self, family: str) -> Head:
         """Return the head as a family has it: with its pooler, or with the head that all share."""
-        if not FAMILIES[family].shared_head:
-            return self
+        class_head, is_bare = FAMILIES[family].class_head, set(self.parts) <= {'pooler'}
         head = copy.copy(self)
-        head.parts = tuple(part for part in self.parts if part != 'pooler')
-        if not set(self.parts) <= {'pooler'}:
+        if class_head.place == 'all' or (is_bare and not class_head.in_bare):
+            head.parts = tuple(part for part in self.parts if part != 'pooler')
+        if class_head.place == 'all' and not is_bare:
             head.parts = ('head', *head.parts)
         return head
 

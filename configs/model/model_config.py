@@ -309,7 +309,7 @@ class ModelConfig(Section):
             ('global_every', is_local, 'without local_window: all blocks see all of the example'),
             ('rope_theta', is_rotary, angles),
             ('local_rope_theta', is_rotary and is_local, angles),
-            ('embedding_size', not self.traits.shared_head, head),
+            ('embedding_size', self.traits.masked_lm.has_transform, head),
             ('num_groups', self.traits.has_first_norm, block),
             *((n, k is self.words, embedding) for k in EMBEDDINGS.values() for n in k.options),
         ):

@@ -173,7 +173,8 @@ def fit_for_pretraining(
 def check_pooler(source: Source, tuning: TuningConfig) -> None:
     """Raise UserError where the pooler is fresh and tuning would leave it so."""
     stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
-    if stays and ('pooler' in source.made or source.model.traits.pooler_of_task):
+    of_task = source.model.traits.class_head.place == 'task'
+    if stays and (of_task or 'pooler' in source.made):
         raise UserError(
             f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
             ' classifier nothing: --set tuning.pooler=trained'
