@@ -286,7 +286,7 @@ def add_mapping(model: Model) -> Model:
     Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
     between them is the identity.
     """
-    if 'embedding_size' not in model.config.traits.transformers.settings:
+    if 'num_groups' not in model.config.traits.transformers.settings:
         return model
     config = dataclasses.replace(model.config, num_groups=model.config.own_blocks)
     if config.embedding_size is not None:

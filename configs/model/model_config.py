@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embedding, EmbeddingName
-from bert_jax.configs.model.families import albert, bert, modernbert, roberta
+from bert_jax.configs.model.families import albert, bert, electra, modernbert, roberta
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, newer, option
@@ -23,6 +23,7 @@ from bert_jax.configs.section import Section
 FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
+    'electra': electra.FAMILY,
     'modernbert': modernbert.FAMILY,
     'roberta': roberta.FAMILY,
 }
@@ -102,6 +103,7 @@ class ModelConfig(Section):
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
         " head, a classifier of two layers; albert: goes out under ALBERT's names;"
+        ' electra: no next-sentence head, a classifier of two layers, a head for replaced tokens;'
         ' modernbert: one head for pre-training and all tasks, a norm less in the first block',
     )
     embedding_size: int | None = newer(
