@@ -59,7 +59,9 @@ class ReplacedTokensConfig(Section):
           UserError: there is no such model.
         """
         width = round(model.hidden_size * self.generator_size)
-        changes: dict[str, Any] = {'num_layers': max(1, round(model.num_layers * self.generator_layers))}
+        changes: dict[str, Any] = {
+            'num_layers': max(1, round(model.num_layers * self.generator_layers))
+        }
         if width != model.hidden_size:
             changes['hidden_size'] = width
             changes['num_heads'] = max(1, width // _HEAD_WIDTH)

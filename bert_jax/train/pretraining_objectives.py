@@ -39,10 +39,12 @@ class MaskedWords:
       clipped_apart: parts of the parameters whose gradient has a norm of its own, beside that of
         all others.
       beside: names of the models that are trained beside the one that is wanted.
+      learns_pairs: whether it learns pairs where records have them.
     """
 
     clipped_apart: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    learns_pairs = True
 
     def __init__(self, config: PretrainConfig):
         """Make it of the settings of a run."""
@@ -97,6 +99,7 @@ class Detection(MaskedWords):
     """Which tokens a generator has replaced (Clark et al. 2020)."""
 
     beside = ('generator',)
+    learns_pairs = False
 
     def __init__(self, config: PretrainConfig):
         """Make it of the settings of a run."""

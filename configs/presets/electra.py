@@ -40,7 +40,7 @@ def electra_small() -> PretrainConfig:
     r"""Return ELECTRA-small (12 layers, H=256, E=128): 13,483,008 parameters.
 
         bert-preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128 \
-            --masking=dynamic
+            --masking=dynamic --objective=full_sentences
         bert-pretrain --config=electra_small --data=records128 --workdir=DIR
 
     13,549,057 with its head for replaced tokens; its generator of width 64 has 4,620,026 of which

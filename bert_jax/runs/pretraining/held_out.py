@@ -144,15 +144,19 @@ def make_evaluation(
     context: RunContext,
     data: PhaseData,
     eval_step: Callable[[Any, Batch], MetricSums],
-    pair_loss: bool,
+    setup: PretrainingSetup,
 ) -> Evaluation | None:
     """Make the evaluation of a phase, and note what guessing scores; None without any records."""
     if not data.records.manifest.records('eval'):
         return None
-    runtime, nsp = context.runtime, data.kind.nsp and pair_loss
+    objective = setup.objective
+    runtime = context.runtime
+    nsp = data.kind.nsp and setup.pair_loss and objective.learns_pairs
     evaluate = HeldOutEvaluation(data, eval_step, runtime.eval_batches, nsp, context.heartbeat)
     if processes.is_lead_process():
         scores = evaluate.guess.by_metric(nsp)
+        if objective.beside:  # what guessing loses on another model's task is not in their sum
+            del scores['loss']
         guess = notes.Guess(data.first, scores, data.records.lasting_path())
         notes.note_guess(context.folder.name, guess)
     return Evaluation(runtime.eval_every, evaluate)

@@ -194,7 +194,7 @@ def pretrain(
                 setup = PretrainingSetup.from_config(config, data.number)
                 context.hparams, grows = setup.hparams, data.growth is not None
                 program = setup.make_program(data.kind, mesh, grows=grows)
-                evaluation = make_evaluation(context, data, program.eval_step, setup.pair_loss)
+                evaluation = make_evaluation(context, data, program.eval_step, setup)
                 stream = data.stream('train')
                 shapes = setup.objective.list_shapes(setup.encoder)
                 part = make_part(context, data, stream, shapes)
