@@ -12,6 +12,7 @@ no parameters, and the decoder tied to the word embeddings is counted once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import ModelConfig
@@ -133,6 +134,16 @@ def _count_block(
             if names is part.columns:
                 attention += (1 + 2 * reached) * part.flops(S)
     return weights, attention
+
+
+def count_models_flops(
+    shapes: Iterable[tuple[ModelConfig, bool]], seq_len: int, predictions: int
+) -> int:
+    """Return the FLOPs of one sequence in several models, of which some predict masked words."""
+    flops = 0
+    for model, predicts in shapes:
+        flops += count_training_flops(model, seq_len, predictions * predicts)
+    return flops
 
 
 def count_training_flops(model: ModelConfig, seq_len: int, predictions: int) -> int:

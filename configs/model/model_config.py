@@ -16,6 +16,7 @@ from bert_jax.configs.model.families import (
     albert,
     bert,
     distilbert,
+    electra,
     eurobert,
     modernbert,
     roberta,
@@ -31,6 +32,7 @@ FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
     'distilbert': distilbert.FAMILY,
+    'electra': electra.FAMILY,
     'eurobert': eurobert.FAMILY,
     'modernbert': modernbert.FAMILY,
     'roberta': roberta.FAMILY,
@@ -110,10 +112,8 @@ class ModelConfig(Section):
     )
     family: FamilyName = newer(
         'bert',
-        'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
-        " head, a classifier of two layers; albert: goes out under ALBERT's names;"
-        ' modernbert: one head for pre-training and all tasks, a norm less in the first block;'
-        ' distilbert, eurobert: no pooler but in classifiers',
+        'whose heads and traits it has, and under whose names it goes out; modernbert: one head for'
+        ' pre-training and all tasks; of the others pooler, heads and positions differ in part',
     )
     embedding_size: int | None = newer(
         None,
