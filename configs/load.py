@@ -25,6 +25,7 @@ from bert_jax.configs.presets import (
     modernbert,
     quickstart,
     roberta,
+    xlm_roberta,
 )
 
 C = TypeVar('C', schema.PretrainConfig, schema.FinetuneConfig)
@@ -74,6 +75,11 @@ PRESETS: dict[str, Callable[[], schema.Config]] = {
         roberta.roberta_base,
         roberta.roberta_base_2k,
         roberta.roberta_large,
+        xlm_roberta.bge_m3,
+        xlm_roberta.camembert_base,
+        xlm_roberta.camembert_large,
+        xlm_roberta.xlmr_base,
+        xlm_roberta.xlmr_large,
     )
 }
 

@@ -15,11 +15,13 @@ from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embeddi
 from bert_jax.configs.model.families import (
     albert,
     bert,
+    camembert,
     distilbert,
     electra,
     eurobert,
     modernbert,
     roberta,
+    xlm_roberta,
 )
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
@@ -31,11 +33,13 @@ from bert_jax.configs.section import Section
 FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
+    'camembert': camembert.FAMILY,
     'distilbert': distilbert.FAMILY,
     'electra': electra.FAMILY,
     'eurobert': eurobert.FAMILY,
     'modernbert': modernbert.FAMILY,
     'roberta': roberta.FAMILY,
+    'xlm_roberta': xlm_roberta.FAMILY,
 }
 
 # What a checker of types cannot know is checked when a configuration is made.
