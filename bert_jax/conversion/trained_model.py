@@ -25,7 +25,7 @@ from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings of the shape that no file of BERT's states.
-_SHAPE = ('embedding_size', 'num_groups')
+_SHAPE = ('embedding_size', 'num_groups', 'convolution')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
@@ -283,7 +283,7 @@ def add_mapping(model: Model) -> Model:
     Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
     between them is the identity.
     """
-    if 'embedding_size' not in model.config.traits.transformers.settings:
+    if 'num_groups' not in model.config.traits.transformers.settings:
         return model
     config = dataclasses.replace(model.config, num_groups=model.config.own_blocks)
     if config.embedding_size is not None:

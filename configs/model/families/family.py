@@ -256,6 +256,8 @@ class Family:
         has pairs where there are any.
       class_head: what stands between an example's vector and its labels.
       masked_lm: the masked-LM head.
+      widens_first: whether embeddings that are narrower than the blocks are brought to their width
+        before the norm, without a bias; else after it.
       has_first_norm: whether the first block normalises what its attention reads; it is asked
         where norms come before sub-layers.
     """
@@ -269,6 +271,7 @@ class Family:
     pairs: tuple[str, ...] = ('ForPreTraining', 'ForNextSentencePrediction')
     class_head: ClassHead = ClassHead()
     masked_lm: MaskedLMHead = MaskedLMHead()
+    widens_first: bool = False
     has_first_norm: bool = True
 
     def class_of(self, bert_class: str) -> str:
