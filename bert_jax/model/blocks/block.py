@@ -133,7 +133,8 @@ class Block(nn.Module):
         again = _Product(multiply, parent=None)
         if self.is_initializing():  # the matrix is made, and no value is read
             return jnp.zeros(jax.eval_shape(again.init_with_output, jax.random.key(0), x)[0].shape)
-        return again.apply({'params': self.variables['params']}, x)
+        product: Any = again.apply({'params': self.variables['params']}, x)
+        return product
 
 
 class _Product(nn.Module):

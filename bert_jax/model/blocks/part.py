@@ -36,7 +36,7 @@ class Rows(NamedTuple):
     position_ids_BT: Array | None = None
     dropout_rng: DropoutRng | None = None
     attentions: list[Array] | None = None
-    relative: Array | None = None
+    relative: Any = None
 
 
 class Part:
