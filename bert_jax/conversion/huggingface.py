@@ -153,6 +153,7 @@ def write(
     the class needs a part that the model lacks.
     """
     theirs = model.config.traits.transformers
+    trained_model.check_fixed(token_ids or {}, theirs.fixed, path)
     left_out = trained_model.list_left_out(model, str(path), theirs.settings)
     model = trained_model.add_mapping(model)
     folder = epath.Path(path)

@@ -25,7 +25,7 @@ from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings of the shape that no file of BERT's states.
-_SHAPE = ('embedding_size', 'num_groups', 'num_kv_heads')
+_SHAPE = ('embedding_size', 'num_groups', 'num_kv_heads', 'convolution')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',

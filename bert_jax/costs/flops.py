@@ -93,6 +93,9 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
     if model.embedding_size:
         backward = 4 if whole else 2 * embedded
         parts['to_hidden'] = (2 + backward) * E * H * S
+    if model.convolution:
+        backward = 4 if whole else 2 * embedded
+        parts['convolution'] = (2 + backward) * model.convolution * H * H * S
     of_words = model.words.flops(model)
     if of_words:
         parts['words'] = S * of_words
