@@ -9,6 +9,7 @@ bare encoder, as in `bert.`.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import json
 from collections.abc import Iterable, Mapping
@@ -48,9 +49,10 @@ _SETTINGS = {
 }
 _DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()}
 _DEFAULTS['hidden_act'] = 'gelu'
-_ACTIVATION_OUT = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}
+_ACTIVATION_OUT = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu', 'silu': 'silu'}
 _ACTIVATION_IN = {theirs: ours for ours, theirs in _ACTIVATION_OUT.items()} | {
     'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_python': 'gelu_erf',
+    'swish': 'silu',
 }  # fmt: skip
 # Settings of transformers' BERT that change the model in ways that are not built here, and the
 # value they must have.
@@ -104,10 +106,13 @@ def read(directory: epath.PathLike) -> Reading:
     # What is no weight of ours goes: buffers that are counted, not learned, and the decoder's
     # copies of the word table and its bias.
     ignored = []
-    for name in (*_BUFFERS, *theirs.displaced(architecture)):
-        if tensors.pop(name, None) is not None:
+    for name in list(tensors):
+        patterns = (*_BUFFERS, *theirs.ignored, *theirs.displaced(architecture))
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             ignored.append(names[name])
-    _untie(tensors, names, name_of, folder)
+            del tensors[name]
+    if config.traits.masked_lm.is_tied:
+        _untie(tensors, names, theirs, folder)
     first = _find_first_position(config.traits, {**theirs.defaults, **settings})
     _move_positions(tensors, name_of, config.traits.first_position - first)
 
@@ -148,6 +153,7 @@ def write(
     the class needs a part that the model lacks.
     """
     theirs = model.config.traits.transformers
+    trained_model.check_fixed(token_ids or {}, theirs.fixed, path)
     left_out = trained_model.list_left_out(model, str(path), theirs.settings)
     model = trained_model.add_mapping(model)
     folder = epath.Path(path)
@@ -317,7 +323,8 @@ def _make_settings(model: Model) -> dict[str, Any]:
     settings[dropout] = rate
     settings |= names.written
     settings |= names.write(vars(config) | {'hidden_act': act})
-    settings |= {'tie_word_embeddings': True, 'dtype': 'float32'}
+    is_tied = config.traits.masked_lm.is_tied
+    settings |= {'tie_word_embeddings': is_tied, 'dtype': 'float32'}
 
     # Names of outputs: transformers wants one for each, and makes these up where there are none.
     if select_of_task(CLASSES[model.architecture].parts):
@@ -350,16 +357,18 @@ def _canonicalize(
     return names
 
 
-def _untie(tensors: Tensors, names: dict[str, str], name_of: NameOf, folder: epath.Path) -> None:
+def _untie(
+    tensors: Tensors, names: dict[str, str], theirs: TransformersNames, folder: epath.Path
+) -> None:
     """Take out the masked-LM decoder's copies of the word table and the output bias.
 
     UserError where they differ from those.
     """
     # Tied arrays are one here. A copy that is equal goes; one that differs is another model; where
     # the copy alone is saved it stands for the original.
-    (table,), _ = name_of('encoder/embeddings/word')
-    (bias,), _ = name_of('mlm/bias')
-    decoder = f'{bias.name.removesuffix("bias").removesuffix("decoder.")}decoder'
+    (table,), _ = theirs.array('encoder/embeddings/word')
+    (bias,), _ = theirs.array('mlm/bias')
+    decoder = theirs.decoder
     for copy, kept in ((f'{decoder}.weight', table.name), (f'{decoder}.bias', bias.name)):
         if copy in names and kept in names and copy != kept:
             if not np.array_equal(tensors[copy], tensors[kept]):

@@ -21,7 +21,7 @@ from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
-from bert_jax.model.blocks.norms import LayerNorm
+from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import get_words, make_table_init, pad_vocab
 from bert_jax.model.encoder import Encoder, Packing
@@ -44,14 +44,19 @@ class EncoderModel(nn.Module):
     matmul_dtype: str | None = None
 
     def encode(
-        self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
+        self,
+        batch: Batch,
+        dropout_rng: DropoutRng | None,
+        pooler_dropout: float = 0.0,
+        pools: bool = False,
     ) -> tuple[Array, Array, Array | None]:
         """Return hidden states [B, T, H], the pooled token, and the word table [V, E], if shared.
 
-        pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
+        pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's. A head that
+        `pools` has the pooler also where the bare encoder has none.
         """
         fields = self.config, self.dtype, self.remat, self.scan, self.kernel
-        encoder = Encoder(*fields, pooler_dropout, self.matmul_dtype, name='encoder')
+        encoder = Encoder(*fields, pooler_dropout, self.matmul_dtype, pools, name='encoder')
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
         # of the examples, where 0 is padding.
@@ -64,7 +69,7 @@ class EncoderModel(nn.Module):
 
     def read(self, x: Array) -> Array:
         """Return states [..., H] as a head reads them: after the head that all share, if any."""
-        if not self.config.traits.shared_head:
+        if self.config.traits.class_head.place != 'all':
             return x
         return PredictionHead(self.config, self.dtype, name='head')(x)
 
@@ -96,8 +101,7 @@ class PredictionHead(nn.Module):
         """Return what heads read of states [..., H]."""
         c = self.config
         layer = dense(c, c.hidden_size, self.dtype, 'dense', use_bias=c.use_bias)
-        norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')
-        return norm(ACTIVATIONS[c.hidden_act](layer(x)))
+        return make_norm(c, 'norm')(ACTIVATIONS[c.hidden_act](layer(x)))
 
 
 class MaskedLM(nn.Module):
@@ -113,18 +117,20 @@ class MaskedLM(nn.Module):
 
         word_VE: the word table that the encoder shares; None: a decoder of its own is trained.
         """
-        c, x_BPE = self.config, x_BPH
-        if not c.traits.shared_head:
-            activate = ACTIVATIONS[c.traits.masked_lm_act or c.hidden_act]
+        c, x_BPE, head = self.config, x_BPH, self.config.traits.masked_lm
+        if head.has_transform:
+            activate = ACTIVATIONS[head.act or c.hidden_act]
             x_BPE = activate(dense(c, c.embedding_width, self.dtype, 'transform')(x_BPH))
-            x_BPE = LayerNorm(c.layer_norm_eps, name='norm')(x_BPE)
+            x_BPE = make_norm(c, 'norm', use_bias=True)(x_BPE)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
         V = pad_vocab(c.vocab_size)
-        bias_V = self.param('bias', nn.initializers.zeros, (V,))
+        bias_V = jnp.zeros(V)
+        if head.has_bias:
+            bias_V = self.param('bias', nn.initializers.zeros, (V,))
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
         # The word table again, transposed: input and output embeddings are tied where it is shared.
-        if word_VE is None:
+        if word_VE is None or not head.is_tied:
             word_VE = self.param('decoder', make_table_init(c), (V, c.embedding_width))
         return Factors(x_BPE, word_VE, bias_V, self.matmul_dtype)
 
@@ -168,6 +174,31 @@ class Pretraining(EncoderModel):
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
 
 
+class Detector(EncoderModel):
+    """Tells of each token whether it was replaced (google-research/electra modeling.py)."""
+
+    @nn.compact
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
+        """-> logits [B, T] that a token is not the original one."""
+        x_BTH, _, _ = self.encode(batch, dropout_rng)
+        head = DetectionHead(self.config, self.dtype, name='detector')
+        return head(x_BTH).astype(jnp.float32)
+
+
+class DetectionHead(nn.Module):
+    """A dense layer, the encoder's activation, and a product with one vector."""
+
+    config: ModelConfig
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x_BTH: Array) -> Array:
+        """-> logits [B, T]."""
+        c = self.config
+        x_BTH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'dense')(x_BTH))
+        return dense(c, 1, self.dtype, 'out')(x_BTH)[..., 0]
+
+
 class NextSentence(EncoderModel):
     """Next-sentence prediction alone."""
 
@@ -200,19 +231,22 @@ class Classifier(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, C]."""
-        before = self.head_dropout if self.config.traits.pooler_of_task else 0.0
-        _, pooled_BH, _ = self.encode(batch, dropout_rng, before)
+        before = self.head_dropout if self.config.traits.class_head.drops_before else 0.0
+        _, pooled_BH, _ = self.encode(batch, dropout_rng, before, pools=True)
         return self.scores(pooled_BH, self.outputs, self.head_dropout, dropout_rng)
 
 
 class Span(EncoderModel):
-    """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
+    """Start and end of an answer; dropout only where the family has it (run_squad.py:568)."""
+
+    head_dropout: float = 0.0
 
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, T, 2]: start, end."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        return self.scores(x_BTH, 2, name='span')
+        rate = self.head_dropout if self.config.traits.drops_spans else 0.0
+        return self.scores(x_BTH, 2, rate, dropout_rng, 'span')
 
 
 class Tokens(EncoderModel):
@@ -260,7 +294,7 @@ class Choice(EncoderModel):
         return _run_by_row(batch, dropout_rng, self._scores)[..., 0]
 
     def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
-        _, pooled_RH, _ = self.encode(rows, dropout_rng)
+        _, pooled_RH, _ = self.encode(rows, dropout_rng, pools=True)
         return self.scores(pooled_RH, 1, self.head_dropout, dropout_rng)
 
 

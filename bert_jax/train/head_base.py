@@ -41,6 +41,7 @@ PARTS = {
     'head': Part('head/'),
     'mlm': Part('mlm/'),
     'nsp': Part('nsp/'),
+    'detector': Part('detector/'),
     'classifier': Part('classifier/', of_task=True),
     'span': Part('span/'),
 }
@@ -147,17 +148,20 @@ class Head:
         return {'logits': result}
 
     def is_in(self, family: str) -> bool:
-        """Tell whether a family has such a head: not each has those for pairs of texts."""
+        """Tell whether a family has such a head: not each has those of pre-training."""
+        traits = FAMILIES[family]
+        if 'detector' in self.parts and 'detector/out' not in traits.transformers.arrays:
+            return False
         suffix = self.architecture.removeprefix('Bert')
-        return 'nsp' not in self.parts or suffix in FAMILIES[family].pairs
+        return 'nsp' not in self.parts or suffix in traits.pairs
 
     def of(self, family: str) -> Head:
         """Return the head as a family has it: with its pooler, or with the head that all share."""
-        if not FAMILIES[family].shared_head:
-            return self
+        class_head, is_bare = FAMILIES[family].class_head, set(self.parts) <= {'pooler'}
         head = copy.copy(self)
-        head.parts = tuple(part for part in self.parts if part != 'pooler')
-        if not set(self.parts) <= {'pooler'}:
+        if class_head.place == 'all' or (is_bare and not class_head.in_bare):
+            head.parts = tuple(part for part in self.parts if part != 'pooler')
+        if class_head.place == 'all' and not is_bare:
             head.parts = ('head', *head.parts)
         return head
 

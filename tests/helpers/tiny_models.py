@@ -31,6 +31,12 @@ SHAPES = {
         'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
         'type_vocab_size': 0, 'local_window': 3, 'global_every': 2, 'max_position': 900,
     },
+    'distilbert': {'type_vocab_size': 0},
+    'eurobert': {
+        'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
+        'type_vocab_size': 0, 'norm_class': 'rms_norm', 'embedding_norm': False,
+        'hidden_act': 'silu', 'num_kv_heads': 1, 'pooling': 'late',
+    },
 }  # fmt: skip
 
 

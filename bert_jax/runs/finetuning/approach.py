@@ -267,7 +267,7 @@ def load_source(
 
     # Where it is of the task, the pooler is as fresh as the rest of its head.
     parts = task_heads.HEADS[head].of(source.model.family).parts
-    if source.model.traits.pooler_of_task and 'pooler' in parts:
+    if source.model.traits.class_head.place == 'task' and 'pooler' in parts:
         weights = {**weights, 'pooler': state.params['encoder']['pooler']}
 
     # The encoder, and the head that all share: others of the source answer another task.

@@ -65,6 +65,7 @@ FAMILY = Family(
             'hidden_dropout_prob': 0.0,
             'attention_probs_dropout_prob': 0.0,
         },
+        decoder='predictions.decoder',
     ),
     GoogleNames(
         'google-research/albert',

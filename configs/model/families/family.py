@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Piece(NamedTuple):
@@ -69,6 +69,11 @@ class TransformersNames:
       read: what of a config.json gives settings of ModelConfig that are not one of theirs each;
         ValueError says what cannot be built. write: the other way; activations by their names.
       base: the module around the encoder in all classes but the bare encoder's; None: model_type.
+      decoder: the module of the masked-LM decoder, of which files hold the table again, and its
+        bias.
+      ignored: patterns, as of files, of further arrays that files hold and no model here reads.
+      outside: paths of our encoder whose modules stand beside the one around it, as a dense layer
+        that is the classifier's there.
     """
 
     model_type: str
@@ -85,6 +90,9 @@ class TransformersNames:
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda settings: {}
     write: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda ours: {}
     base: str | None = None
+    decoder: str = 'cls.predictions.decoder'
+    ignored: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
     @property
     def bare(self) -> str:
@@ -132,7 +140,7 @@ class TransformersNames:
         """The first modules of the encoder, such as 'embeddings.'."""
         modules = set()
         for path, name in self.arrays.items():
-            if path.startswith('encoder/'):
+            if path.startswith('encoder/') and path not in self.outside:
                 modules |= {f'{piece.name.partition(".")[0]}.' for piece in _list_pieces(name)}
         return tuple(modules)
 
@@ -197,6 +205,43 @@ class Recipe:
 
 
 @dataclass(frozen=True)
+class ClassHead:
+    """The dense layer between the vector of an example and its labels.
+
+    Attributes:
+      place: whose the layer is; encoder: that of the encoder, which pre-training trains too (the
+        pooler of BERT); task: that of the classifier, so that each task begins with a fresh one;
+        all: one that pre-training and all tasks share, with a norm behind it, also where they read
+        tokens (ModernBERT).
+      act: its activation; None: that of the encoder.
+      drops_before: whether there is dropout before the layer too, not only behind it.
+      in_bare: whether transformers' bare encoder has the layer.
+    """
+
+    place: Literal['encoder', 'task', 'all'] = 'encoder'
+    act: str | None = 'tanh'
+    drops_before: bool = False
+    in_bare: bool = True
+
+
+@dataclass(frozen=True)
+class MaskedLMHead:
+    """What makes logits of the vocabulary from a token's state.
+
+    Attributes:
+      has_transform: whether a dense layer, its activation and a norm come before the decoder.
+      act: that activation; None: that of the encoder.
+      is_tied: whether the decoder is the word table; else it is trained by itself.
+      has_bias: whether each word has a bias.
+    """
+
+    has_transform: bool = True
+    act: str | None = None
+    is_tied: bool = True
+    has_bias: bool = True
+
+
+@dataclass(frozen=True)
 class Family:
     """What the encoders of a family have in common that no other setting says.
 
@@ -212,11 +257,13 @@ class Family:
         it are of no text, and the last of them is that of all padding.
       pairs: the heads that tell pairs of texts apart, as transformers' classes end; pre-training
         has pairs where there are any.
-      pooler_of_task: whether the dense layer on the first token is a part of the classifier, so
-        that each task begins with a fresh one and has dropout before it too.
-      masked_lm_act: the activation in the masked-LM head; None: that of the encoder.
-      shared_head: whether a dense layer with a norm, which pre-training and all tasks share, is
-        between the encoder and each head, in place of the pooler.
+      lacks: heads, as classes of BERT end, for which transformers has no class of the family: they
+        are trained here, and exported as programs alone.
+      class_head: what stands between an example's vector and its labels.
+      masked_lm: the masked-LM head.
+      drops_spans: whether there is dropout before the layer for spans too.
+      widens_first: whether embeddings that are narrower than the blocks are brought to their width
+        before the norm, without a bias; else after it.
       has_first_norm: whether the first block normalises what its attention reads; it is asked
         where norms come before sub-layers.
     """
@@ -228,9 +275,11 @@ class Family:
     has_peft: bool = False
     first_position: int = 0
     pairs: tuple[str, ...] = ('ForPreTraining', 'ForNextSentencePrediction')
-    pooler_of_task: bool = False
-    masked_lm_act: str | None = None
-    shared_head: bool = False
+    lacks: tuple[str, ...] = ()
+    class_head: ClassHead = ClassHead()
+    masked_lm: MaskedLMHead = MaskedLMHead()
+    drops_spans: bool = False
+    widens_first: bool = False
     has_first_norm: bool = True
 
     def class_of(self, bert_class: str) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.configs.model.families.family import (
+    ClassHead,
     Family,
+    MaskedLMHead,
     Name,
     Piece,
     Recipe,
@@ -243,6 +245,7 @@ FAMILY = Family(
         read=_read,
         write=_write,
         base='model',
+        decoder='decoder',
     ),
     recipe=Recipe(
         _TASKS,
@@ -256,6 +259,7 @@ FAMILY = Family(
         },
     ),
     pairs=(),
-    shared_head=True,
+    class_head=ClassHead(place='all', act=None, in_bare=False),
+    masked_lm=MaskedLMHead(has_transform=False),
     has_first_norm=False,
 )

@@ -6,7 +6,14 @@ import dataclasses
 from typing import Any
 
 from bert_jax.configs.model.families import bert
-from bert_jax.configs.model.families.family import Family, Recipe, TaskRecipe, TransformersNames
+from bert_jax.configs.model.families.family import (
+    ClassHead,
+    Family,
+    MaskedLMHead,
+    Recipe,
+    TaskRecipe,
+    TransformersNames,
+)
 
 # examples/roberta/README.glue.md: learning rate, batch, epochs, and the share of the steps that
 # warm up.
@@ -40,6 +47,7 @@ FAMILY = Family(
         },
         written={'pad_token_id': 1, 'bos_token_id': 0, 'eos_token_id': 2},
         defaults={'vocab_size': 50265, 'pad_token_id': 1},
+        decoder='lm_head.decoder',
     ),
     recipe=Recipe(
         _TASKS,
@@ -56,8 +64,8 @@ FAMILY = Family(
     # its positions count on from the id of its padding token, which is 1 in its own vocabulary
     first_position=2,
     pairs=(),
-    pooler_of_task=True,
-    masked_lm_act='gelu_erf',
+    class_head=ClassHead(place='task', drops_before=True),
+    masked_lm=MaskedLMHead(act='gelu_erf'),
 )
 
 
