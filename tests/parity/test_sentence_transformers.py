@@ -110,7 +110,8 @@ PUBLISHED = {
     'paraphrase-multilingual-MiniLM': (
         'BertModel', tokenizer_folders.xlm_roberta, 'mean', False, 12, {}
     ),
-    'all-roberta': ('RobertaModel', tokenizer_folders.mpnet, 'mean', True, 24, {}),
+    'all-roberta': ('RobertaModel', tokenizer_folders.mt5, 'mean', True, 24, {}),
+    'all-mpnet': ('MPNetModel', tokenizer_folders.mpnet, 'mean', True, 24, {}),
     'sentence-camembert': (
         'CamembertModel',
         functools.partial(tokenizer_folders.unigram, name='CamembertTokenizer'),
@@ -151,3 +152,21 @@ def test_a_directory_of_theirs_opens_with_the_same_vectors(name, tmp_path):
         np.testing.assert_allclose(ours.embed(texts, prompt=prompt), wanted, atol=1e-5)
         np.testing.assert_allclose(back.encode(texts, prompt_name=prompt), wanted, atol=1e-5)
     assert sentence.prompt('document') == prompts.get('passage', '')
+
+
+def test_a_reranker_of_xlmrs_shape_is_read_with_its_scores(tmp_path):
+    """As bge-reranker-v2-m3 is: rows of two texts with two separators, one number, a sigmoid."""
+    folder = XLMR(tmp_path / 'base')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    sizes = reference.sizes(vocab_size=len(tokenizer), max_position_embeddings=66)
+    model = reference.random_model(
+        'XLMRobertaForSequenceClassification', **sizes, type_vocab_size=1, num_labels=1
+    )
+    model.save_pretrained(folder)
+    scorer = theirs.CrossEncoder(str(folder), max_length=64, device='cpu')
+    scorer.save_pretrained(str(tmp_path / 'theirs'))
+    pairs = [('the town', text) for text in (*tokenizer_folders.SCRIPTS, 'of', ' ')]
+    answers = Predictor.from_workdir(tmp_path / 'theirs', compute_dtype='float32')(pairs)
+    found = [answer['value'] for answer in answers]
+    np.testing.assert_allclose(found, scorer.predict(pairs), atol=1e-5)
+    assert np.ptp(found) > 1e-3
