@@ -65,6 +65,9 @@ TOKENIZERS = {
     'mmbert': tokenizer_folders.mmbert,
     'split first': split_first,
     'xlm_roberta': tokenizer_folders.xlm_roberta,
+    'llama': tokenizer_folders.llama,
+    'xlmr': lambda folder: tokenizer_folders.unigram(folder, 'XLMRobertaTokenizer'),
+    'deberta': lambda folder: tokenizer_folders.unigram(folder, 'DebertaV2Tokenizer'),
     'second cls': lambda folder: tokenizer_folders.mmbert(folder, second_cls=True),
 }
 
@@ -95,6 +98,9 @@ def sentences() -> list[list[str]]:
         ('modernbert', 'mmbert'),
         ('modernbert', 'split first'),
         ('bert', 'xlm_roberta'),
+        ('bert', 'deberta'),
+        ('xlm_roberta', 'xlmr'),
+        ('eurobert', 'llama'),
     ],
 )
 def test_an_exported_tagger_gives_the_same_tags(tmp_path, family, kind):
