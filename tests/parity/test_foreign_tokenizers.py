@@ -156,7 +156,7 @@ def test_any_family_takes_any_tokenizer(tmp_path, family, kind):
     assert there.pad_token_id == tokenizer.pad_id
 
 
-@pytest.mark.parametrize('kind', ['byte_bpe', 'xlm_roberta', 'wordpiece'])
+@pytest.mark.parametrize('kind', ['byte_bpe', 'xlm_roberta', 'wordpiece', 'xlmr', 'deberta'])
 @pytest.mark.parametrize('family', ['bert', 'roberta'])
 def test_vectors_and_masked_words_of_such_a_model(tmp_path, family, kind):
     model, tokenizer = made(family, 'masked_words', tmp_path / 'tokenizer', kind)

@@ -13,9 +13,10 @@ from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece, TransformersNames
 from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.conversion import huggingface
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import read_source
 from bert_jax.train.task_heads import CLASSES, HEADS
-from tests.helpers import tiny_models, trees
+from tests.helpers import tiny_models, tokenizer_folders, trees
 from tests.helpers.refusals import refused
 
 LAYER = 'layers.{}'
@@ -122,3 +123,16 @@ def test_files_of_the_code_that_released_it_are_refused(tmp_path, family):
     with refused('no config.json in it; expected a workdir'):
         read_source(str(tmp_path))
     assert FAMILIES[family].google is None
+
+
+@pytest.mark.parametrize('family', OF_ROBERTA)
+def test_a_tokenizer_with_ids_beyond_the_table_is_refused(tmp_path, family):
+    folder = tokenizer_folders.unigram(tmp_path / 'a', 'XLMRobertaTokenizer')
+    entries = Tokenizer.load(folder).vocab_size
+    for size in (entries, entries - 1):
+        model = tiny_models.of_family(family, 'encoder', type_vocab_size=1, vocab_size=size)
+        huggingface.write(folder, model)
+        if size == entries:
+            assert read_source(str(folder)).tokenizer.vocab_size == entries
+    with refused(f'its tokenizer has {entries} entries but its model {entries - 1}'):
+        read_source(str(folder))
