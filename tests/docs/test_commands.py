@@ -59,6 +59,7 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ): 'it needs the extra onnx; tests/parity has it',
     ('docs/export.md', r'--workdir=runs/sts'): 'it needs a sentence encoder; tests/parity has one',
     ('docs/modernbert.md', r'answerdotai/'): 'it needs the Hub; tests/parity has such a directory',
+    ('docs/roberta.md', r'runs/xlmr'): 'it needs the Hub; tests/parity has such directories',
     (
         'docs/studies.md',
         r'--workdir=',
