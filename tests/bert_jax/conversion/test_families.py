@@ -13,6 +13,7 @@ from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece, TransformersNames
 from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.conversion import huggingface
+from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.runs.sources.source import read_source
 from bert_jax.train.task_heads import CLASSES, HEADS
@@ -116,13 +117,15 @@ def test_rows_of_positions_are_counted_from_the_padding(tmp_path, family):
 
 
 @pytest.mark.parametrize('family', OF_ROBERTA)
-def test_files_of_the_code_that_released_it_are_refused(tmp_path, family):
-    """fairseq's folder, and the words for one of Google's, which there is none of."""
+def test_there_are_no_files_of_the_code_that_released_it(tmp_path, family):
+    """Neither is fairseq's folder read, nor one of Google's written."""
     for name in ('model.pt', 'dict.txt', 'sentencepiece.bpe.model'):
         (tmp_path / name).write_bytes(b'')
     with refused('no config.json in it; expected a workdir'):
         read_source(str(tmp_path))
-    assert FAMILIES[family].google is None
+    model = tiny_models.of_family(family, 'masked_words', type_vocab_size=1)
+    with refused(f'{FAMILIES[family].name}'):
+        export.write(model, tiny_models.tokenizer(), 'google', str(tmp_path / 'out'))
 
 
 @pytest.mark.parametrize('family', OF_ROBERTA)
