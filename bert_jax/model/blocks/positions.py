@@ -169,7 +169,7 @@ def align(x_TC: Array) -> Array:
     """
     *batch, T, C = x_TC.shape
     x_TC = jnp.pad(x_TC, [(0, 0)] * (x_TC.ndim - 1) + [(1, 0)])
-    # Rows that are one longer, cut at the old length from the T-th number on: each begins one later.
+    # Rows that are one longer are cut at the old length, so that each begins one number later.
     moved_CT = x_TC.reshape(*batch, C + 1, T)[..., 1:, :]
     return moved_CT.reshape(*batch, T, C)[..., :T]
 
