@@ -166,6 +166,7 @@ def test_a_file_of_the_hub_is_read_without_its_heads(tmp_path):
     reading = huggingface.read(tmp_path)
     assert reading.model.parts == () and len(reading.ignored) == 3
     assert any('float16' in remark for remark in reading.remarks)
+    assert any('lm_predictions.lm_head.dense' in remark for remark in reading.remarks)
     table = theirs.embeddings.word_embeddings.weight.detach().half().float().numpy()
     np.testing.assert_array_equal(
         reading.model.params['encoder']['embeddings']['word'][:100], table
