@@ -241,7 +241,8 @@ def find_distance_rows(shape: ModelConfig) -> np.ndarray:
     if shape.relative_buckets:
         half = shape.relative_buckets // 2
         away = np.maximum(np.abs(distances), half).astype(np.float32)
-        whole = np.log(np.float32((farthest - 1) / half))
+        # Where no distance is so far the logarithm is not read, and may not be that of 1.
+        whole = np.log(np.float32(max(farthest - 1, half + 1) / half))
         logs = np.log(away / np.float32(half)) / whole * np.float32(half - 1)
         far = np.sign(distances) * (np.ceil(logs) + half)
         rows = np.where(np.abs(distances) <= half, distances, far).astype(np.int32)
@@ -308,10 +309,10 @@ class DisentangledPositions(Positions):
             rng = dataclasses.replace(rng, rows_B=jnp.zeros(1, jnp.uint32))
         table_RH = dropout(rows.relative[None], c.hidden_dropout, rng, _TABLE_SITE + site)[0]
         buckets = find_distance_rows(c)
-        own = 'position_' if c.relative_projections == 'own' else ''
+        prefix = 'position_' if c.relative_projections == 'own' else ''
 
         def make(name: str) -> Array:
-            return linear(f'{own}{name}', table_RH).reshape(-1, N, D)
+            return linear(f'{prefix}{name}', table_RH).reshape(-1, N, D)
 
         multiply = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
         bias: Any = 0.0

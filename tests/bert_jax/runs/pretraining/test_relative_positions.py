@@ -1,4 +1,4 @@
-"""MPNet and DeBERTa from scratch by masked words, in packed rows, and into files of transformers."""
+"""MPNet and DeBERTa from scratch by masked words in packed rows, and in files of transformers."""
 
 from __future__ import annotations
 
