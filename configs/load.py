@@ -18,12 +18,16 @@ from bert_jax.configs.presets import (
     albert,
     bert,
     deberta,
+    distilbert,
     eelbert_retvec,
+    electra,
+    eurobert,
     finetune,
     modernbert,
     mpnet,
     quickstart,
     roberta,
+    xlm_roberta,
 )
 
 C = TypeVar('C', schema.PretrainConfig, schema.FinetuneConfig)
@@ -52,9 +56,16 @@ PRESETS: dict[str, Callable[[], schema.Config]] = {
         deberta.deberta_v3_small,
         deberta.deberta_v3_xsmall,
         deberta.mdeberta_v3_base,
+        distilbert.distilbert_base,
         eelbert_retvec.eelbert_mini,
         eelbert_retvec.eelbert_tiny,
         eelbert_retvec.uno_eelbert,
+        electra.electra_base,
+        electra.electra_large,
+        electra.electra_small,
+        eurobert.eurobert_210m,
+        eurobert.eurobert_2_1b,
+        eurobert.eurobert_610m,
         finetune.finetune,
         modernbert.ettin_17m,
         modernbert.ettin_32m,
@@ -74,6 +85,11 @@ PRESETS: dict[str, Callable[[], schema.Config]] = {
         roberta.roberta_base,
         roberta.roberta_base_2k,
         roberta.roberta_large,
+        xlm_roberta.bge_m3,
+        xlm_roberta.camembert_base,
+        xlm_roberta.camembert_large,
+        xlm_roberta.xlmr_base,
+        xlm_roberta.xlmr_large,
     )
 }
 

@@ -25,11 +25,11 @@ from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings of the shape that no file of BERT's states.
-_SHAPE = ('embedding_size', 'num_groups', 'convolution')
+_SHAPE = ('embedding_size', 'num_groups', 'num_kv_heads', 'convolution')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
-    'local_window', 'norm_class', 'block',
+    'local_window', 'norm_class', 'block', 'embedding_norm',
 )  # fmt: skip
 # The bias of a word that is never predicted: finite, also in float16.
 _NEVER = -1e4
@@ -48,6 +48,7 @@ class Model(NamedTuple):
     'multi_label_classification', or None.
     sentence: what makes one vector of a text, of a sentence encoder; else None.
     chosen: options of its task that were chosen on its dev split, JSON values by their names.
+    beside: models that were trained with it, by their names.
     """
 
     config: ModelConfig
@@ -58,6 +59,7 @@ class Model(NamedTuple):
     problem_type: str | None = None
     sentence: SentenceConfig | None = None
     chosen: Mapping[str, Any] = types.MappingProxyType({})
+    beside: Mapping[str, Model] = types.MappingProxyType({})
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -75,7 +77,8 @@ class Model(NamedTuple):
         # absent the number of outputs does. The first stands for it, unless a text has one vector.
         names: dict[str | None, str] = {}
         for name, head in HEADS.items():
-            if head.class_in(self.config.family) == self.architecture:
+            family = self.config.family
+            if head.is_in(family) and head.class_in(family) == self.architecture:
                 if name == 'embedding' and self.sentence is not None:
                     return name
                 names.setdefault(head.problem_type, name)
@@ -206,14 +209,17 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
     if shape is not None:
         for name in (*always, *_FIXED, *_SHAPE):
             value = getattr(model.config, name)
-            if name not in shape and value != always.get(name, getattr(ModelConfig(), name)):
+            is_stated = name in shape and name not in always
+            if not is_stated and value != always.get(name, getattr(ModelConfig(), name)):
                 raise UserError(
                     f"{source}: model.{name}={value} has no place in other programs'"
                     f' {model.config.traits.name}: this model cannot be written for them;'
                     ' --format=stablehlo writes it'
                 )
     family = model.config.family
-    classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    lacking = {model.config.traits.class_of(f'Bert{end}') for end in model.config.traits.lacks}
+    named = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    classes = [name for name in named if name not in lacking]
     if model.architecture not in classes:
         raise UserError(
             f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'

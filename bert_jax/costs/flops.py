@@ -12,6 +12,7 @@ no parameters, and the decoder tied to the word embeddings is counted once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import ModelConfig
@@ -77,12 +78,13 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
         layers, attention = layers + of_block[0], attention + of_block[1]
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
-    # any method; its decoder is the word table, which tuning leaves alone.
-    of_table = 6 if whole else 4
+    # any method; its decoder is the word table, which tuning leaves alone, where it is tied.
+    of_table = 6 if whole or not model.traits.masked_lm.is_tied else 4
+    has_dense = model.traits.masked_lm.has_transform or model.traits.class_head.place == 'all'
     parts = {
         'layers': layers,
         'attention': attention,
-        'mlm_head': predictions * (6 * H * E + of_table * E * model.vocab_size),
+        'mlm_head': predictions * (6 * H * E * has_dense + of_table * E * model.vocab_size),
     }
     if model.traits.class_head.in_bare:
         is_trained = method.trained_from('encoder/pooler/kernel') is not None
@@ -135,6 +137,16 @@ def _count_block(
             if names is part.columns:
                 attention += (1 + 2 * reached) * part.flops(S)
     return weights, attention
+
+
+def count_models_flops(
+    shapes: Iterable[tuple[ModelConfig, bool]], seq_len: int, predictions: int
+) -> int:
+    """Return the FLOPs of one sequence in several models, of which some predict masked words."""
+    flops = 0
+    for model, predicts in shapes:
+        flops += count_training_flops(model, seq_len, predictions * predicts)
+    return flops
 
 
 def count_training_flops(model: ModelConfig, seq_len: int, predictions: int) -> int:

@@ -98,7 +98,9 @@ class Encoder(nn.Module):
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
         first; with causal attention, where that sees itself alone, the last that is no padding;
         with model.pooling=mean it is the mean of an example. With `packing` the examples of a row
-        are pooled each by itself: [B, K, H]. Without a pooler it is the state or mean itself.
+        are pooled each by itself: [B, K, H]. Without a pooler it is the state or mean itself. With
+        model.pooling=late the pooler reads each token, and what it gives is averaged: so a linear
+        layer gives the mean of what it would give for each.
         """
         c = self.config
         # An LSTM would run over the border between two examples. With causal attention the pooled
@@ -134,12 +136,14 @@ class Encoder(nn.Module):
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 
-        pooled = self._pool(x_BTH, input_mask_BT, packing)
-        head = c.traits.class_head
+        head, is_late = c.traits.class_head, c.pooling == 'late'
+        pooled = x_BTH if is_late else self._pool(x_BTH, input_mask_BT, packing)
         if head.in_bare or (self.pools and head.place == 'task'):
             pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
             activate = ACTIVATIONS[head.act or c.hidden_act]
             pooled = activate(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled))
+        if is_late:
+            pooled = self._pool(pooled, input_mask_BT, packing)
         return x_BTH, pooled, shared_VE
 
     def _share(self, x_BTH: Array, rows: Rows) -> tuple[Rows, Callable[[Array], Array] | None]:
@@ -157,7 +161,7 @@ class Encoder(nn.Module):
 
     def _pool(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
         """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""
-        if self.config.pooling == 'mean':
+        if self.config.pooling != 'cls':
             members_BKT = input_mask_BT[:, None] > 0
             if packing:
                 numbers_K11 = jnp.arange(packing.cls_positions_BK.shape[1])[:, None] + 1

@@ -15,10 +15,15 @@ from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embeddi
 from bert_jax.configs.model.families import (
     albert,
     bert,
+    camembert,
     deberta_v2,
+    distilbert,
+    electra,
+    eurobert,
     modernbert,
     mpnet,
     roberta,
+    xlm_roberta,
 )
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
@@ -30,10 +35,15 @@ from bert_jax.configs.section import Section
 FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
+    'camembert': camembert.FAMILY,
     'deberta_v2': deberta_v2.FAMILY,
+    'distilbert': distilbert.FAMILY,
+    'electra': electra.FAMILY,
+    'eurobert': eurobert.FAMILY,
     'modernbert': modernbert.FAMILY,
     'mpnet': mpnet.FAMILY,
     'roberta': roberta.FAMILY,
+    'xlm_roberta': xlm_roberta.FAMILY,
 }
 
 # What a checker of types cannot know is checked when a configuration is made.
@@ -47,6 +57,7 @@ else:
         'paper', 'readme', *(name for name, family in FAMILIES.items() if family.recipe)
     ]
 
+HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu', 'silu']
 _NONE = TuningConfig()
 
 
@@ -73,8 +84,8 @@ class ModelConfig(Section):
         'rows of the segment table; 0: the model does not read the segments',
         within=COUNT_OR_0,
     )
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = option(
-        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
+    hidden_act: HiddenAct = option(
+        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's; silu in EuroBERT"
     )
     hidden_dropout: float = option(
         0.1, 'dropout after embeddings and after each sub-layer', within=RATE
@@ -109,11 +120,8 @@ class ModelConfig(Section):
     )
     family: FamilyName = newer(
         'bert',
-        'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
-        " head, a classifier of two layers; albert: goes out under ALBERT's names;"
-        ' modernbert: one head for pre-training and all tasks, a norm less in the first block;'
-        " mpnet: RoBERTa's heads and rows of positions; deberta_v2: a pooler of the task, for"
-        ' versions 2 and 3 share',
+        'whose heads and traits it has, and under whose names it goes out; modernbert: one head for'
+        ' pre-training and all tasks; of the others pooler, heads and positions differ in part',
     )
     embedding_size: int | None = newer(
         None,
@@ -137,11 +145,22 @@ class ModelConfig(Section):
         'where layers are normalised; post: after each residual sum (the paper); pre: on what each'
         ' sub-layer reads, and once more after the last block',
     )
-    norm_class: Literal['layer_norm'] = newer(
-        'layer_norm', "the norms of the encoder; or one's own (register_part)"
+    norm_class: Literal['layer_norm', 'rms_norm'] = newer(
+        'layer_norm',
+        'the norms of the model; rms_norm: nothing is subtracted, and there are no biases'
+        " (EuroBERT); or one's own (register_part)",
+    )
+    embedding_norm: bool = newer(
+        True, 'whether the sum of the embeddings is normalised (the paper)'
     )
     block: Literal['transformer'] = newer(
         'transformer', "the blocks of the encoder; or one's own (register_part)"
+    )
+    num_kv_heads: int | None = newer(
+        None,
+        'heads of keys and values, each of which several heads of queries share (EuroBERT-610m: 6'
+        ' of 18); a divisor of num_heads; none: num_heads',
+        within=COUNT,
     )
     use_bias: bool = newer(
         True,
@@ -211,12 +230,12 @@ class ModelConfig(Section):
     feed_forward: Literal['mlp', 'geglu'] = newer(
         'mlp',
         'mlp: two layers with hidden_act between them (the paper); geglu: the first is two, and'
-        ' what hidden_act makes of one is multiplied by the other',
+        ' what hidden_act makes of one is multiplied by the other: SwiGLU with hidden_act=silu',
     )
-    pooling: Literal['cls', 'mean'] = newer(
+    pooling: Literal['cls', 'mean', 'late'] = newer(
         'cls',
         'the vector of an example; cls: that of its first token (the paper); mean: the mean over'
-        ' its tokens',
+        ' its tokens; late: the mean of what the pooler makes of each token (EuroBERT)',
     )
     attention_output_dropout: float | None = newer(
         None,
@@ -257,6 +276,11 @@ class ModelConfig(Section):
     def window(self, number: int) -> int | None:
         """Return the tokens on each side that block `number` sees; None: all of the example."""
         return self.local_window if number % self.global_every else None
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
 
     @property
     def residual_std(self) -> float:
@@ -333,6 +357,11 @@ class ModelConfig(Section):
         # Heads share the width: each has hidden_size / num_heads.
         width, is_rotary, is_local = self.hidden_size, self.positions == 'rotary', self.local_window
         self._require(width % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={width}')
+        shares_head = self.traits.class_head.place == 'all'
+        with_family = f'cls or mean with family={self.family}'
+        self._require(self.pooling != 'late' or not shares_head, 'pooling', with_family)
+        of_queries = f'a divisor of num_heads={self.num_heads}'
+        self._require(self.num_heads % self.kv_heads == 0, 'num_kv_heads', of_queries)
         self._require(
             self.num_layers % self.own_blocks == 0,
             'num_groups',
@@ -381,6 +410,11 @@ class ModelConfig(Section):
             not (self.local_window and adds_to_scores),
             'local_window',
             f'left alone with positions={self.positions}, which adds to the scores of all tokens',
+        )
+        self._require(
+            self.num_kv_heads is None or self.positions != 'disentangled',
+            'num_kv_heads',
+            'left alone with positions=disentangled, where distances have keys of all heads',
         )
         half, farthest = (self.relative_buckets or 0) // 2, self.relative_max or self.max_position
         self._require(

@@ -6,8 +6,8 @@ and `attend` computes the heads' outputs: in plain jax, on every device, or by a
 sees, long rows are computed in blocks (`Blocks`): time and memory then grow with the row, not with
 its square.
 
-Dims: as in model/encoder.py; S key position, b blocks of a row, C queries of a block, K keys of its
-neighbourhood.
+Dims: as in model/encoder.py; M heads of keys and values, S key position, b blocks of a row, C
+queries of a block, K keys of its neighbourhood.
 """
 
 from __future__ import annotations
@@ -305,13 +305,20 @@ class SelfAttention(Part):
         return positions(self.config, self.window is not None)
 
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Return the shapes of four square matrices, and of those that distances have."""
-        H = self.config.hidden_size
-        return dict.fromkeys(self.columns + self.rows + self.positions.matrices, (H, H))
+        """Return the shapes of four matrices, and of those that distances have.
+
+        They are square, but for keys and values of fewer heads.
+        """
+        c, H = self.config, self.config.hidden_size
+        narrow = H, H // c.num_heads * c.kv_heads
+        square = dict.fromkeys(self.columns + self.rows + self.positions.matrices, (H, H))
+        return square | {'key': narrow, 'value': narrow}
 
     def split_sizes(self) -> dict[str, int]:
-        """Return the number of heads: each device has whole ones."""
-        return {'num_heads': self.config.num_heads}
+        """Return the numbers of heads: each device has whole ones."""
+        c = self.config
+        fewer = {} if c.num_kv_heads is None else {'num_kv_heads': c.num_kv_heads}
+        return {'num_heads': c.num_heads, **fewer}
 
     def flops(self, seq_len: int) -> int:
         """Return the FLOPs of queries by keys and of probabilities by values, 2 S^2 H each.
@@ -342,13 +349,15 @@ class SelfAttention(Part):
         """Return the heads' contexts, put side by side and multiplied: see Part."""
         c, (B, T, H) = self.config, x_BTH.shape
         # [B, T, H] -> [B, T, N, D]: query, key and value of all heads are one product each.
-        heads = B, T, c.num_heads, H // c.num_heads
-        q_BTND = linear('query', x_BTH).reshape(heads)
-        k_BTND = linear('key', x_BTH).reshape(heads)
-        v_BTND = linear('value', x_BTH).reshape(heads)
+        D = H // c.num_heads
+        q_BTND = linear('query', x_BTH).reshape(B, T, c.num_heads, D)
+        k_BTMD = linear('key', x_BTH).reshape(B, T, c.kv_heads, D)
+        v_BTMD = linear('value', x_BTH).reshape(B, T, c.kv_heads, D)
         positions = self.positions
         q_BTND = positions.turned(q_BTND, rows.position_ids_BT)
-        k_BTND = positions.turned(k_BTND, rows.position_ids_BT)
+        k_BTMD = positions.turned(k_BTMD, rows.position_ids_BT)
+        # Every kernel reads as many heads of keys and values as of queries.
+        k_BTND, v_BTND = _repeat_heads(k_BTMD, c.num_heads), _repeat_heads(v_BTMD, c.num_heads)
         bias_BNTS = positions.biased(q_BTND, k_BTND, linear, rows, site)
 
         mask = AttentionMask(rows.input_mask_BT, rows.pack_ids_BT, self.window, self.causal)
@@ -364,6 +373,18 @@ class SelfAttention(Part):
         )
         out_BTND = attend(q_BTND, k_BTND, v_BTND, mask, drop, kernel, bias_BNTS, positions.terms)
         return linear('attention_output', out_BTND.reshape(B, T, H))
+
+
+def _repeat_heads(x_BTMD: Array, heads: int) -> Array:
+    """Return [B, T, N, D]: each of M heads so often that there are N, its copies side by side.
+
+    Shazeer 2019; Ainslie et al. 2023; transformers modeling_eurobert.py:100-109.
+    """
+    B, T, M, D = x_BTMD.shape
+    if heads == M:
+        return x_BTMD
+    copies = B, T, M, heads // M, D
+    return jnp.broadcast_to(x_BTMD[:, :, :, None], copies).reshape(B, T, heads, D)
 
 
 class CausalSelfAttention(SelfAttention):

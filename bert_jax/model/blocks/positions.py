@@ -312,7 +312,7 @@ class DisentangledPositions(Positions):
         prefix = 'position_' if c.relative_projections == 'own' else ''
 
         def make(name: str) -> Array:
-            return linear(f'{prefix}{name}', table_RH).reshape(-1, N, D)
+            return linear(f'{prefix}{name}', table_RH).reshape(len(table_RH), N, D)
 
         multiply = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
         bias: Any = 0.0

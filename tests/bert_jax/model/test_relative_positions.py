@@ -241,6 +241,7 @@ def test_kernels_that_add_nothing_are_refused():
     [
         ({'local_window': 4, **SHAPES['bias']}, 'local_window=4: must be left alone with positi'),
         ({'local_window': 4, **SHAPES['shared']}, 'local_window=4: must be left alone with posi'),
+        ({'num_kv_heads': 1, **SHAPES['shared']}, 'num_kv_heads=1: must be left alone with pos'),
         ({'relative_terms': 'c2p'}, "relative_terms='c2p': must be left alone with positions=lear"),
         ({'relative_norm': False, 'positions': 'rotary'}, 'relative_norm=False: must be left al'),
         ({'convolution_act': 'tanh'}, "convolution_act='tanh': must be left alone without convol"),
