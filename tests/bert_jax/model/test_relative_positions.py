@@ -12,7 +12,7 @@ import pytest
 from bert_jax.configs import load
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.tuning_config import TuningConfig
-from bert_jax.configs.schema import RuntimeConfig
+from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.costs import flops
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import heads, layout, partition
@@ -22,6 +22,7 @@ from bert_jax.model.blocks.part import Rows
 from bert_jax.model.blocks.positions import DisentangledPositions
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.losses import masked_lm
+from bert_jax.train.optimizer import compute_layer_rates
 from tests.helpers.numpy_bert import as64, dense, make_batch, noisy_params, norm
 from tests.helpers.packed import pack
 from tests.helpers.tiny import tiny_config
@@ -254,3 +255,9 @@ def test_settings_that_do_not_fit(changes, said):
     with pytest.raises(UserError, match=said) as error:
         tiny_config(**changes)
     assert '\n' not in str(error.value)
+
+
+def test_what_all_blocks_are_given_learns_at_the_rate_of_the_embeddings():
+    params = noisy_params(heads.Pretraining(tiny_config(**SHAPES['own'])))
+    rates = compute_layer_rates(OptimizerConfig(layer_decay=0.5), params)['encoder']
+    assert rates['relative']['table'] == rates['convolution']['kernel'] == 0.5**3
