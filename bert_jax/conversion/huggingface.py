@@ -111,6 +111,10 @@ def read(directory: epath.PathLike) -> Reading:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             ignored.append(names[name])
             del tensors[name]
+    # Weights of a head are said to be left out; buffers are no weights.
+    of_head = [names[n] for p in theirs.ignored for n in fnmatch.filter(names, p)]
+    if of_head:
+        remarks.append(f'left out, since no model here reads it: {parameters.join_names(of_head)}')
     if config.traits.masked_lm.is_tied:
         _untie(tensors, names, theirs, folder)
     first = _find_first_position(config.traits, {**theirs.defaults, **settings})

@@ -193,6 +193,15 @@ def _concatenate(call: Call) -> Value:
     )
 
 
+def _pad(call: Call) -> Value:
+    config, graph = call.params['padding_config'], call.graph
+    if any(inner or low < 0 or high < 0 for low, high, inner in config):
+        raise NotImplementedError(f'pad {config}')
+    ends = graph.add_integers(*(low for low, _, _ in config), *(high for _, high, _ in config))
+    name, filled = call.read_wholes()
+    return call.make_result(graph.add_node('Pad', name, ends, filled))
+
+
 def _split(call: Call) -> list[Value]:
     sizes = list(map(int, call.params['sizes']))
     pieces = call.graph.add_node(
@@ -299,6 +308,15 @@ def _dot(call: Call) -> Value:
         return call.make_result(graph.add_node('MatMul', graph.read_whole(a), matrix))
     free_a = tuple(axis for axis in range(len(a.shape)) if axis not in of_a + batch_a)
     free_b = tuple(axis for axis in range(len(b.shape)) if axis not in of_b + batch_b)
+    if len(of_a) == 1 and min(len(free_a), len(free_b)) == 1 < max(len(free_a), len(free_b)):
+        # Several axes of a factor become one, and are there again in the product.
+        first = _order(graph, a, batch_a + free_a + of_a)
+        second = _order(graph, b, batch_b + of_b + free_b)
+        batch, wide = [a.shape[axis] for axis in batch_a], a.shape[of_a[0]]
+        first = graph.add_node('Reshape', first, graph.add_sizes([*batch, -1, wide]))
+        second = graph.add_node('Reshape', second, graph.add_sizes([*batch, wide, -1]))
+        product = graph.add_node('MatMul', first, second)
+        return call.make_result(graph.add_node('Reshape', product, graph.add_sizes(call.shape)))
     if (len(of_a), len(free_a), len(free_b)) != (1, 1, 1):
         raise NotImplementedError(f'dot_general {call.params["dimension_numbers"]}')
     if batch_b + free_b + of_b != tuple(range(len(b.shape))):
@@ -359,6 +377,7 @@ ROWS: dict[str, Row] = {
     'squeeze': _squeeze,
     'transpose': _transpose,
     'concatenate': _concatenate,
+    'pad': _pad,
     'split': _split,
     'slice': _slice,
     'iota': _iota,

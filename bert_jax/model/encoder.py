@@ -121,15 +121,8 @@ class Encoder(nn.Module):
         attentions: list[Array] | None = None
         if self.is_mutable_collection('attentions') and not self.is_initializing():
             attentions = None if self.scan else []
-        relative = None
-        share = find_class('positions', c.positions, POSITIONS).shared
-        if share is not None:
-            relative = share(c, self.dtype, name='relative')(x_BTH.shape[1])
-        rows = Rows(input_mask_BT, pack_ids_BT, position_ids_BT, dropout_rng, attentions, relative)
-        join = None
-        if c.convolution is not None:
-            join = Convolution(c, self.dtype, name='convolution')(x_BTH, rows)
-        hidden = self._run_blocks(x_BTH, rows, join)
+        rows = Rows(input_mask_BT, pack_ids_BT, position_ids_BT, dropout_rng, attentions)
+        hidden = self._run_blocks(x_BTH, *self._share(x_BTH, rows))
         for probabilities in attentions or ():
             self.sow('attentions', 'probabilities', probabilities)
         # Sums that no norm has seen need one.
@@ -152,6 +145,19 @@ class Encoder(nn.Module):
         if is_late:
             pooled = self._pool(pooled, input_mask_BT, packing)
         return x_BTH, pooled, shared_VE
+
+    def _share(self, x_BTH: Array, rows: Rows) -> tuple[Rows, Callable[[Array], Array] | None]:
+        """Return the rows with what their positions share, and what the first block goes through.
+
+        x_BTH: the embeddings.
+        """
+        c = self.config
+        share = find_class('positions', c.positions, POSITIONS).shared
+        if share is not None:
+            rows = rows._replace(relative=share(c, self.dtype, name='relative')(x_BTH.shape[1]))
+        if c.convolution is None:
+            return rows, None
+        return rows, Convolution(c, self.dtype, name='convolution')(x_BTH, rows)
 
     def _pool(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
         """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""

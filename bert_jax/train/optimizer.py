@@ -38,7 +38,7 @@ _NETWORKS = [
 ]
 NOT_DECAYED = re.compile('|'.join(['(bias|scale)$', *_NETWORKS]))
 # The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
-EMBEDDINGS = re.compile(r'(^|/)embeddings/')
+EMBEDDINGS = re.compile(r'(^|/)(embeddings|relative|convolution)/')
 
 # How the paths of arrays end that have a row for each entry of the vocabulary.
 OF_VOCABULARY = ('embeddings/word', 'mlm/bias', 'mlm/decoder')
@@ -306,8 +306,8 @@ def compute_layer_rates(settings: OptimizerConfig, params: Any) -> Any:
     """Return what each leaf's learning rate is multiplied by: a number, or [L, 1, ...] of a stack.
 
     0 where it is frozen. With d = layer_decay, heads and pooler have 1, block i of L (from 0) has
-    d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
-    there are.
+    d**(L - i) and the embeddings d**(L + 1), and so has what all blocks are given of distances.
+    UserError where more blocks are to be frozen than there are.
     """
     blocks = _count_blocks(params)
     if settings.freeze_layers > blocks:

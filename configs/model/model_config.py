@@ -378,23 +378,7 @@ class ModelConfig(Section):
             'such that hidden_size / num_heads is even, to be turned by positions=rotary',
         )
 
-        adds_to_scores = self.positions in ('relative_bias', 'disentangled')
-        self._require(
-            not (is_local and adds_to_scores),
-            'local_window',
-            f'left alone with positions={self.positions}, which adds to the scores of all tokens',
-        )
-        half, farthest = (self.relative_buckets or 0) // 2, self.relative_max or self.max_position
-        self._require(
-            half == 0 or farthest > half + 1 or self.max_position <= half + 1,
-            'relative_max',
-            f'more than {half + 1}, which near distances take (half of relative_buckets)',
-        )
-        self._require(
-            self.convolution is None or self.convolution % 2 == 1,
-            'convolution',
-            'odd: a token in the middle, and as many on each side',
-        )
+        self._check_distances()
 
         # What other settings leave unread would be ignored: its name, whether it is read, and why.
         angles = f'with positions={self.positions}, local_window={is_local}'
@@ -418,6 +402,31 @@ class ModelConfig(Section):
         fault = self.words.fault(self)
         if fault:
             self._require(False, *fault)
+
+    def _check_distances(self) -> None:
+        """Refuse what does not go with positions that add to scores, and a lopsided convolution."""
+        adds_to_scores = self.positions in ('relative_bias', 'disentangled')
+        self._require(
+            not (self.local_window and adds_to_scores),
+            'local_window',
+            f'left alone with positions={self.positions}, which adds to the scores of all tokens',
+        )
+        self._require(
+            self.num_kv_heads is None or self.positions != 'disentangled',
+            'num_kv_heads',
+            'left alone with positions=disentangled, where distances have keys of all heads',
+        )
+        half, farthest = (self.relative_buckets or 0) // 2, self.relative_max or self.max_position
+        self._require(
+            half == 0 or farthest > half + 1 or self.max_position <= half + 1,
+            'relative_max',
+            f'more than {half + 1}, which near distances take (half of relative_buckets)',
+        )
+        self._require(
+            self.convolution is None or self.convolution % 2 == 1,
+            'convolution',
+            'odd: a token in the middle, and as many on each side',
+        )
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
         """Return the shape with what `tuning` adds; UserError where it does not fit."""

@@ -58,6 +58,7 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
         r'--format=onnx|served/serve',
     ): 'it needs the extra onnx; tests/parity has it',
     ('docs/export.md', r'--workdir=runs/sts'): 'it needs a sentence encoder; tests/parity has one',
+    ('docs/deberta.md', r'microsoft/|deberta-mrpc'): 'it needs the Hub; tests/parity has such ones',
     ('docs/modernbert.md', r'answerdotai/'): 'it needs the Hub; tests/parity has such a directory',
     ('docs/roberta.md', r'runs/xlmr'): 'it needs the Hub; tests/parity has such directories',
     (

@@ -31,6 +31,11 @@ SHAPES = {
         'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
         'type_vocab_size': 0, 'local_window': 3, 'global_every': 2, 'max_position': 900,
     },
+    'mpnet': {'positions': 'relative_bias', 'type_vocab_size': 0},
+    'deberta_v2': {
+        'positions': 'disentangled', 'relative_buckets': 8, 'type_vocab_size': 0,
+        'embedding_size': 8, 'convolution': 3,
+    },
     'distilbert': {'type_vocab_size': 0},
     'eurobert': {
         'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,

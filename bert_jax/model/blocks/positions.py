@@ -168,9 +168,10 @@ def align(x_TC: Array) -> Array:
     a scatter in the backward pass.
     """
     *batch, T, C = x_TC.shape
-    flat = jnp.pad(x_TC, [(0, 0)] * (x_TC.ndim - 1) + [(0, 1)]).reshape(*batch, T * (C + 1))
-    flat = jax.lax.slice_in_dim(flat, T - 1, T - 1 + T * C, axis=-1)
-    return jax.lax.slice_in_dim(flat.reshape(*batch, T, C), 0, T, axis=-1)
+    x_TC = jnp.pad(x_TC, [(0, 0)] * (x_TC.ndim - 1) + [(1, 0)])
+    # Rows that are one longer are cut at the old length, so that each begins one number later.
+    moved_CT = x_TC.reshape(*batch, C + 1, T)[..., 1:, :]
+    return moved_CT.reshape(*batch, T, C)[..., :T]
 
 
 def _take_distances(buckets: np.ndarray, tokens: int) -> Array:
@@ -208,9 +209,8 @@ class BiasTable(nn.Module):
         table_RN = self.param('table', normal, (2 * _BUCKETS_A_SIDE, c.num_heads))
         buckets_C = _take_distances(find_bias_buckets(c.max_position - 1), tokens)
         bias_NC = table_RN[buckets_C].T
-        return align(
-            jnp.broadcast_to(bias_NC[None, :, None], (1, c.num_heads, tokens, len(buckets_C)))
-        )
+        shape = 1, c.num_heads, tokens, bias_NC.shape[1]
+        return align(jnp.broadcast_to(bias_NC[None, :, None], shape))
 
 
 class BiasedPositions(LearnedPositions):
@@ -241,7 +241,8 @@ def find_distance_rows(shape: ModelConfig) -> np.ndarray:
     if shape.relative_buckets:
         half = shape.relative_buckets // 2
         away = np.maximum(np.abs(distances), half).astype(np.float32)
-        whole = np.log(np.float32((farthest - 1) / half))
+        # Where no distance is so far the logarithm is not read, and may not be that of 1.
+        whole = np.log(np.float32(max(farthest - 1, half + 1) / half))
         logs = np.log(away / np.float32(half)) / whole * np.float32(half - 1)
         far = np.sign(distances) * (np.ceil(logs) + half)
         rows = np.where(np.abs(distances) <= half, distances, far).astype(np.int32)
@@ -307,20 +308,20 @@ class DisentangledPositions(Positions):
         if rng is not None:
             rng = dataclasses.replace(rng, rows_B=jnp.zeros(1, jnp.uint32))
         table_RH = dropout(rows.relative[None], c.hidden_dropout, rng, _TABLE_SITE + site)[0]
-        buckets_C = _take_distances(find_distance_rows(c), T)
-        own = 'position_' if c.relative_projections == 'own' else ''
+        buckets = find_distance_rows(c)
+        prefix = 'position_' if c.relative_projections == 'own' else ''
 
         def make(name: str) -> Array:
-            return linear(f'{own}{name}', table_RH).reshape(-1, N, D)
+            return linear(f'{prefix}{name}', table_RH).reshape(len(table_RH), N, D)
 
         multiply = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
         bias: Any = 0.0
         if 'c2p' in self._products:
             # Columns are distances key - query: those of the table turned round.
-            keys_CND = make('key')[buckets_C[::-1]]
+            keys_CND = make('key')[_take_distances(buckets[::-1], T)]
             bias = bias + align(multiply('BTND,CND->BNTC', q_BTND, keys_CND))
         if 'p2c' in self._products:
-            queries_CND = make('query')[buckets_C]
+            queries_CND = make('query')[_take_distances(buckets, T)]
             bias_BNST = align(multiply('BSND,CND->BNSC', k_BSND, queries_CND))
             bias = bias + bias_BNST.swapaxes(-1, -2)
         return bias * (D * self.terms) ** -0.5

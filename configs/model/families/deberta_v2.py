@@ -20,13 +20,17 @@ _POOLED = {'encoder/pooler': 'pooler.dense'}
 
 def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of distances, of the convolution, and the width of the embeddings."""
-    width = settings['hidden_size']
-    for name, wanted in (
-        ('attention_head_size', width // settings['num_attention_heads']),
-        ('pooler_hidden_size', width),
-    ):
-        if settings.get(name, wanted) != wanted:
-            raise ValueError(f'{name}={settings[name]} is not built here: only {wanted} is')
+    width, heads = settings['hidden_size'], settings['num_attention_heads']
+    of_head, of_pooler = settings.get('attention_head_size'), settings['pooler_hidden_size']
+    if of_head is not None and of_head * heads != width:
+        raise ValueError(
+            f'attention_head_size={of_head} is not built here: only hidden_size={width} by'
+            f' num_attention_heads={heads} is'
+        )
+    if of_pooler not in (None, width):
+        raise ValueError(
+            f'pooler_hidden_size={of_pooler} is not built here: only hidden_size={width} is'
+        )
     embedding = settings['embedding_size']
     normalised = str(settings['norm_rel_ebd']).lower().split('|')
     ours: dict[str, Any] = {
@@ -138,6 +142,7 @@ FAMILY = Family(
             'type_vocab_size': 0,
             'layer_norm_eps': 1e-7,
             'embedding_size': None,
+            'pooler_hidden_size': None,
             'relative_attention': False,
             'position_biased_input': True,
             'pos_att_type': None,
