@@ -139,10 +139,10 @@ def fit_for_pretraining(
     """
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
     bare = HEADS['encoder'].of(config.family).parts
-    own = choose_pretraining_head(config).parts
+    heads = choose_pretraining_head(config).parts
     if list_heads is not None:
-        own = tuple(list_heads(config, source.bert.parts))
-    parts = tuple(dict.fromkeys((*bare, *own)))
+        heads = tuple(list_heads(config, source.bert.parts))
+    parts = tuple(dict.fromkeys((*bare, *heads)))
 
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = drop_word_table(extend_vocabulary(source, tokenizer), config)
