@@ -28,6 +28,7 @@ from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrainedModel
 from bert_jax.configs.errors import require_extra
 from bert_jax.configs.files.store import was_made
+from bert_jax.configs.model.model_config import HiddenAct
 from bert_jax.configs.options import option
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class _Export(TrainedModel):
 
     output: str
     architecture: str | None = None
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] | None = None
+    hidden_act: HiddenAct | None = None
     language: tuple[str, ...] = option((), commas=True)
     license: str | None = None
     print_map: bool = False

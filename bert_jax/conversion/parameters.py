@@ -24,8 +24,10 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families.family import ArrayName, Piece
+from bert_jax.configs.options import find_class
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import group_by_path
+from bert_jax.model.blocks.positions import POSITIONS
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, list_parts
@@ -242,7 +244,7 @@ def find_parts(
     # Settings bound the work that follows: damaged ones would ask for arrays of any size.
     names, c = set(tensors), config
     sizes = [c.vocab_size, c.hidden_size, c.type_vocab_size]
-    if c.positions == 'learned':
+    if find_class('positions', c.positions, POSITIONS).has_rows:
         sizes.append(c.max_position)
     longest = max((size for array in tensors.values() for size in np.shape(array)), default=0)
     largest = max(*sizes, c.intermediate_size, c.max_position)

@@ -25,11 +25,11 @@ from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings of the shape that no file of BERT's states.
-_SHAPE = ('embedding_size', 'num_groups')
+_SHAPE = ('embedding_size', 'num_groups', 'num_kv_heads', 'convolution')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
-    'local_window', 'norm_class', 'block',
+    'local_window', 'norm_class', 'block', 'embedding_norm',
 )  # fmt: skip
 # The bias of a word that is never predicted: finite, also in float16.
 _NEVER = -1e4
@@ -209,14 +209,17 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
     if shape is not None:
         for name in (*always, *_FIXED, *_SHAPE):
             value = getattr(model.config, name)
-            if name not in shape and value != always.get(name, getattr(ModelConfig(), name)):
+            is_stated = name in shape and name not in always
+            if not is_stated and value != always.get(name, getattr(ModelConfig(), name)):
                 raise UserError(
                     f"{source}: model.{name}={value} has no place in other programs'"
                     f' {model.config.traits.name}: this model cannot be written for them;'
                     ' --format=stablehlo writes it'
                 )
     family = model.config.family
-    classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    lacking = {model.config.traits.class_of(f'Bert{end}') for end in model.config.traits.lacks}
+    named = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    classes = [name for name in named if name not in lacking]
     if model.architecture not in classes:
         raise UserError(
             f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'

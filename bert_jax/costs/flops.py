@@ -78,12 +78,13 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
         layers, attention = layers + of_block[0], attention + of_block[1]
 
     # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
-    # any method; its decoder is the word table, which tuning leaves alone.
-    of_table = 6 if whole else 4
+    # any method; its decoder is the word table, which tuning leaves alone, where it is tied.
+    of_table = 6 if whole or not model.traits.masked_lm.is_tied else 4
+    has_dense = model.traits.masked_lm.has_transform or model.traits.class_head.place == 'all'
     parts = {
         'layers': layers,
         'attention': attention,
-        'mlm_head': predictions * (6 * H * E + of_table * E * model.vocab_size),
+        'mlm_head': predictions * (6 * H * E * has_dense + of_table * E * model.vocab_size),
     }
     if model.traits.class_head.in_bare:
         is_trained = method.trained_from('encoder/pooler/kernel') is not None
@@ -92,6 +93,9 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
     if model.embedding_size:
         backward = 4 if whole else 2 * embedded
         parts['to_hidden'] = (2 + backward) * E * H * S
+    if model.convolution:
+        backward = 4 if whole else 2 * embedded
+        parts['convolution'] = (2 + backward) * model.convolution * H * H * S
     of_words = model.words.flops(model)
     if of_words:
         parts['words'] = S * of_words

@@ -17,6 +17,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import new_folder
 from bert_jax.configs.model.embedding_kinds import OF_WORDS
+from bert_jax.configs.model.model_config import HiddenAct
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import (
     google,
@@ -37,7 +38,6 @@ from bert_jax.runs.sources.source import Source
 from bert_jax.train.task_heads import CLASSES, HEADS
 
 Format = Literal['huggingface', 'sentence_transformers', 'google', 'peft', 'onnx', 'stablehlo']
-HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu']
 
 
 class Exported(NamedTuple):

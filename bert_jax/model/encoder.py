@@ -34,6 +34,8 @@ from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.blocks.part import Rows
+from bert_jax.model.blocks.positions import POSITIONS
+from bert_jax.model.convolution import Convolution
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import Embeddings
 
@@ -96,7 +98,9 @@ class Encoder(nn.Module):
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
         first; with causal attention, where that sees itself alone, the last that is no padding;
         with model.pooling=mean it is the mean of an example. With `packing` the examples of a row
-        are pooled each by itself: [B, K, H]. Without a pooler it is the state or mean itself.
+        are pooled each by itself: [B, K, H]. Without a pooler it is the state or mean itself. With
+        model.pooling=late the pooler reads each token, and what it gives is averaged: so a linear
+        layer gives the mean of what it would give for each.
         """
         c = self.config
         # An LSTM would run over the border between two examples. With causal attention the pooled
@@ -117,8 +121,15 @@ class Encoder(nn.Module):
         attentions: list[Array] | None = None
         if self.is_mutable_collection('attentions') and not self.is_initializing():
             attentions = None if self.scan else []
-        rows = Rows(input_mask_BT, pack_ids_BT, position_ids_BT, dropout_rng, attentions)
-        hidden = self._run_blocks(x_BTH, rows)
+        relative = None
+        share = find_class('positions', c.positions, POSITIONS).shared
+        if share is not None:
+            relative = share(c, self.dtype, name='relative')(x_BTH.shape[1])
+        rows = Rows(input_mask_BT, pack_ids_BT, position_ids_BT, dropout_rng, attentions, relative)
+        join = None
+        if c.convolution is not None:
+            join = Convolution(c, self.dtype, name='convolution')(x_BTH, rows)
+        hidden = self._run_blocks(x_BTH, rows, join)
         for probabilities in attentions or ():
             self.sow('attentions', 'probabilities', probabilities)
         # Sums that no norm has seen need one.
@@ -132,17 +143,19 @@ class Encoder(nn.Module):
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 
-        pooled = self._pool(x_BTH, input_mask_BT, packing)
-        head = c.traits.class_head
+        head, is_late = c.traits.class_head, c.pooling == 'late'
+        pooled = x_BTH if is_late else self._pool(x_BTH, input_mask_BT, packing)
         if head.in_bare or (self.pools and head.place == 'task'):
             pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
             activate = ACTIVATIONS[head.act or c.hidden_act]
             pooled = activate(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled))
+        if is_late:
+            pooled = self._pool(pooled, input_mask_BT, packing)
         return x_BTH, pooled, shared_VE
 
     def _pool(self, x_BTH: Array, input_mask_BT: Array, packing: Packing | None) -> Array:
         """Return the vector of an example [B, H], of packed rows [B, K, H]: see model.pooling."""
-        if self.config.pooling == 'mean':
+        if self.config.pooling != 'cls':
             members_BKT = input_mask_BT[:, None] > 0
             if packing:
                 numbers_K11 = jnp.arange(packing.cls_positions_BK.shape[1])[:, None] + 1
@@ -160,10 +173,13 @@ class Encoder(nn.Module):
             return jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
         return x_BTH[:, 0]
 
-    def _run_blocks(self, x_BTH: Array, rows: Rows) -> list[Array]:
+    def _run_blocks(
+        self, x_BTH: Array, rows: Rows, join: Callable[[Array], Array] | None = None
+    ) -> list[Array]:
         """Return the hidden states [B, T, H] after the blocks: after each, or after the last alone.
 
-        In a loop all are kept only where `intermediates` are asked for.
+        In a loop all are kept only where `intermediates` are asked for. join: what the first
+        block's output goes through.
         """
         # The lowest blocks lie apart where tuning leaves them alone: nothing there is
         # differentiated then, and nothing kept for a backward pass.
@@ -178,7 +194,8 @@ class Encoder(nn.Module):
             if self.is_initializing():
                 states = [self._init_blocks(shape, name, numbers, x_BTH, rows)]
             else:
-                make = self._make_run_block(shape, rows, isinstance(x_BTH, jax.core.Tracer))
+                is_traced = isinstance(x_BTH, jax.core.Tracer)
+                make = self._make_run_block(shape, rows, is_traced, join)
                 blocks = self.variables['params'][name]
                 run_stack = self._scan_blocks if self.scan else self._unroll_blocks
                 states = run_stack(make, blocks, numbers, x_BTH)
@@ -190,7 +207,13 @@ class Encoder(nn.Module):
         """Return the fields of a block of the kind that block number `like` has."""
         return shape, self.dtype, self.kernel, self.matmul_dtype, like
 
-    def _make_run_block(self, shape: ModelConfig, rows: Rows, is_traced: bool) -> _MakeRunBlock:
+    def _make_run_block(
+        self,
+        shape: ModelConfig,
+        rows: Rows,
+        is_traced: bool,
+        join: Callable[[Array], Array] | None,
+    ) -> _MakeRunBlock:
         """Return what makes a function that goes through a block of a kind."""
         block_class = find_class('block', shape.block, BLOCKS)
 
@@ -200,7 +223,8 @@ class Encoder(nn.Module):
             block = block_class(*self._block_fields(shape, like), parent=None)
 
             def run(params: Any, x_BTH: Array, number: Array | int) -> Array:
-                return block.apply({'params': params}, x_BTH, number, rows)[0]
+                x_BTH = block.apply({'params': params}, x_BTH, number, rows)[0]
+                return x_BTH if join is None or like > 0 else join(x_BTH)
 
             # XLA sees by itself what is cheaper made again than kept, but not across a loop.
             if self.scan or self.remat != 'none':

@@ -21,7 +21,7 @@ from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
-from bert_jax.model.blocks.norms import LayerNorm
+from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import get_words, make_table_init, pad_vocab
 from bert_jax.model.encoder import Encoder, Packing
@@ -101,8 +101,7 @@ class PredictionHead(nn.Module):
         """Return what heads read of states [..., H]."""
         c = self.config
         layer = dense(c, c.hidden_size, self.dtype, 'dense', use_bias=c.use_bias)
-        norm = LayerNorm(c.layer_norm_eps, c.use_bias, name='norm')
-        return norm(ACTIVATIONS[c.hidden_act](layer(x)))
+        return make_norm(c, 'norm')(ACTIVATIONS[c.hidden_act](layer(x)))
 
 
 class MaskedLM(nn.Module):
@@ -122,7 +121,7 @@ class MaskedLM(nn.Module):
         if head.has_transform:
             activate = ACTIVATIONS[head.act or c.hidden_act]
             x_BPE = activate(dense(c, c.embedding_width, self.dtype, 'transform')(x_BPH))
-            x_BPE = LayerNorm(c.layer_norm_eps, name='norm')(x_BPE)
+            x_BPE = make_norm(c, 'norm', use_bias=True)(x_BPE)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
         V = pad_vocab(c.vocab_size)
@@ -238,13 +237,16 @@ class Classifier(EncoderModel):
 
 
 class Span(EncoderModel):
-    """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
+    """Start and end of an answer; dropout only where the family has it (run_squad.py:568)."""
+
+    head_dropout: float = 0.0
 
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, T, 2]: start, end."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        return self.scores(x_BTH, 2, name='span')
+        rate = self.head_dropout if self.config.traits.drops_spans else 0.0
+        return self.scores(x_BTH, 2, rate, dropout_rng, 'span')
 
 
 class Tokens(EncoderModel):

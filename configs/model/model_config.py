@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Literal
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embedding, EmbeddingName
-from bert_jax.configs.model.families import albert, bert, electra, modernbert, roberta
+from bert_jax.configs.model.families import (
+    albert,
+    bert,
+    camembert,
+    deberta_v2,
+    distilbert,
+    electra,
+    eurobert,
+    modernbert,
+    mpnet,
+    roberta,
+    xlm_roberta,
+)
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, RATE, newer, option
@@ -23,9 +35,15 @@ from bert_jax.configs.section import Section
 FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
+    'camembert': camembert.FAMILY,
+    'deberta_v2': deberta_v2.FAMILY,
+    'distilbert': distilbert.FAMILY,
     'electra': electra.FAMILY,
+    'eurobert': eurobert.FAMILY,
     'modernbert': modernbert.FAMILY,
+    'mpnet': mpnet.FAMILY,
     'roberta': roberta.FAMILY,
+    'xlm_roberta': xlm_roberta.FAMILY,
 }
 
 # What a checker of types cannot know is checked when a configuration is made.
@@ -39,6 +57,7 @@ else:
         'paper', 'readme', *(name for name, family in FAMILIES.items() if family.recipe)
     ]
 
+HiddenAct = Literal['gelu_tanh', 'gelu_erf', 'relu', 'silu']
 _NONE = TuningConfig()
 
 
@@ -65,8 +84,8 @@ class ModelConfig(Section):
         'rows of the segment table; 0: the model does not read the segments',
         within=COUNT_OR_0,
     )
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = option(
-        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
+    hidden_act: HiddenAct = option(
+        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's; silu in EuroBERT"
     )
     hidden_dropout: float = option(
         0.1, 'dropout after embeddings and after each sub-layer', within=RATE
@@ -101,10 +120,8 @@ class ModelConfig(Section):
     )
     family: FamilyName = newer(
         'bert',
-        'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
-        " head, a classifier of two layers; albert: goes out under ALBERT's names;"
-        ' electra: no next-sentence head, a classifier of two layers, a head for replaced tokens;'
-        ' modernbert: one head for pre-training and all tasks, a norm less in the first block',
+        'whose heads and traits it has, and under whose names it goes out; modernbert: one head for'
+        ' pre-training and all tasks; of the others pooler, heads and positions differ in part',
     )
     embedding_size: int | None = newer(
         None,
@@ -128,21 +145,65 @@ class ModelConfig(Section):
         'where layers are normalised; post: after each residual sum (the paper); pre: on what each'
         ' sub-layer reads, and once more after the last block',
     )
-    norm_class: Literal['layer_norm'] = newer(
-        'layer_norm', "the norms of the encoder; or one's own (register_part)"
+    norm_class: Literal['layer_norm', 'rms_norm'] = newer(
+        'layer_norm',
+        'the norms of the model; rms_norm: nothing is subtracted, and there are no biases'
+        " (EuroBERT); or one's own (register_part)",
+    )
+    embedding_norm: bool = newer(
+        True, 'whether the sum of the embeddings is normalised (the paper)'
     )
     block: Literal['transformer'] = newer(
         'transformer', "the blocks of the encoder; or one's own (register_part)"
+    )
+    num_kv_heads: int | None = newer(
+        None,
+        'heads of keys and values, each of which several heads of queries share (EuroBERT-610m: 6'
+        ' of 18); a divisor of num_heads; none: num_heads',
+        within=COUNT,
     )
     use_bias: bool = newer(
         True,
         "whether the blocks' dense layers and the encoder's norms have biases; the pooler and heads"
         ' always have them',
     )
-    positions: Literal['learned', 'rotary', 'none'] = newer(
+    positions: Literal['learned', 'rotary', 'relative_bias', 'disentangled', 'none'] = newer(
         'learned',
         'learned: a trained vector for each position (the paper); rotary: queries and keys are'
-        ' turned by angles (RoPE); none: the model is not given the order of tokens',
+        ' turned by angles (RoPE); relative_bias: learned, and a number for each distance is added'
+        ' to scores (MPNet); disentangled: products with vectors of distances are (DeBERTa);'
+        ' none: the model is not given the order of tokens',
+    )
+    relative_buckets: int | None = newer(
+        256,
+        'disentangled only: vectors of distances to each side; near distances have their own, far'
+        ' ones share them; none: each has its own, up to relative_max',
+        within='[2, 1e6]',
+    )
+    relative_max: int | None = newer(
+        None,
+        'disentangled only: the distance at which vectors end; none: max_position',
+        within=COUNT,
+    )
+    relative_terms: Literal['c2p_p2c', 'c2p', 'p2c'] = newer(
+        'c2p_p2c',
+        'disentangled only: c2p: queries times keys of distances; p2c: keys times queries of them',
+    )
+    relative_projections: Literal['shared', 'own'] = newer(
+        'shared',
+        "disentangled only: the matrices that make these keys and queries; shared: the tokens' own",
+    )
+    relative_norm: bool = newer(
+        True, 'disentangled only: whether the vectors of distances are normalised'
+    )
+    convolution: int | None = newer(
+        None,
+        'tokens that a convolution of the embeddings reads, whose result joins the output of the'
+        ' first block (DeBERTa-v2: 3); none: there is none',
+        within=COUNT,
+    )
+    convolution_act: Literal['tanh', 'gelu_tanh', 'gelu_erf', 'relu'] = newer(
+        'gelu_erf', 'with convolution: its activation'
     )
     rope_theta: float = newer(
         10_000.0,
@@ -169,12 +230,12 @@ class ModelConfig(Section):
     feed_forward: Literal['mlp', 'geglu'] = newer(
         'mlp',
         'mlp: two layers with hidden_act between them (the paper); geglu: the first is two, and'
-        ' what hidden_act makes of one is multiplied by the other',
+        ' what hidden_act makes of one is multiplied by the other: SwiGLU with hidden_act=silu',
     )
-    pooling: Literal['cls', 'mean'] = newer(
+    pooling: Literal['cls', 'mean', 'late'] = newer(
         'cls',
         'the vector of an example; cls: that of its first token (the paper); mean: the mean over'
-        ' its tokens',
+        ' its tokens; late: the mean of what the pooler makes of each token (EuroBERT)',
     )
     attention_output_dropout: float | None = newer(
         None,
@@ -207,9 +268,19 @@ class ModelConfig(Section):
         """Rows of the position table: those of no text, then one for each position."""
         return self.traits.first_position + self.max_position
 
+    @property
+    def relative_span(self) -> int:
+        """Vectors of distances to each side."""
+        return self.relative_buckets or self.relative_max or self.max_position
+
     def window(self, number: int) -> int | None:
         """Return the tokens on each side that block `number` sees; None: all of the example."""
         return self.local_window if number % self.global_every else None
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
 
     @property
     def residual_std(self) -> float:
@@ -286,6 +357,11 @@ class ModelConfig(Section):
         # Heads share the width: each has hidden_size / num_heads.
         width, is_rotary, is_local = self.hidden_size, self.positions == 'rotary', self.local_window
         self._require(width % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={width}')
+        shares_head = self.traits.class_head.place == 'all'
+        with_family = f'cls or mean with family={self.family}'
+        self._require(self.pooling != 'late' or not shares_head, 'pooling', with_family)
+        of_queries = f'a divisor of num_heads={self.num_heads}'
+        self._require(self.num_heads % self.kv_heads == 0, 'num_kv_heads', of_queries)
         self._require(
             self.num_layers % self.own_blocks == 0,
             'num_groups',
@@ -302,12 +378,34 @@ class ModelConfig(Section):
             'such that hidden_size / num_heads is even, to be turned by positions=rotary',
         )
 
+        adds_to_scores = self.positions in ('relative_bias', 'disentangled')
+        self._require(
+            not (is_local and adds_to_scores),
+            'local_window',
+            f'left alone with positions={self.positions}, which adds to the scores of all tokens',
+        )
+        half, farthest = (self.relative_buckets or 0) // 2, self.relative_max or self.max_position
+        self._require(
+            half == 0 or farthest > half + 1 or self.max_position <= half + 1,
+            'relative_max',
+            f'more than {half + 1}, which near distances take (half of relative_buckets)',
+        )
+        self._require(
+            self.convolution is None or self.convolution % 2 == 1,
+            'convolution',
+            'odd: a token in the middle, and as many on each side',
+        )
+
         # What other settings leave unread would be ignored: its name, whether it is read, and why.
         angles = f'with positions={self.positions}, local_window={is_local}'
         head = f'with family={self.family}: its masked-LM head is hidden_size wide'
         block = f'with family={self.family}: its first block has a norm less'
         embedding = f'with embedding={self.embedding}'
+        distances = f'with positions={self.positions}: it is read with disentangled alone'
+        of_distances = [f.name for f in dataclasses.fields(self) if f.name.startswith('relative_')]
         for name, is_read, why in (
+            *((n, self.positions == 'disentangled', distances) for n in of_distances),
+            ('convolution_act', self.convolution, 'without convolution'),
             ('global_every', is_local, 'without local_window: all blocks see all of the example'),
             ('rope_theta', is_rotary, angles),
             ('local_rope_theta', is_rotary and is_local, angles),

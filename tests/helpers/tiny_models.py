@@ -31,6 +31,12 @@ SHAPES = {
         'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
         'type_vocab_size': 0, 'local_window': 3, 'global_every': 2, 'max_position': 900,
     },
+    'distilbert': {'type_vocab_size': 0},
+    'eurobert': {
+        'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
+        'type_vocab_size': 0, 'norm_class': 'rms_norm', 'embedding_norm': False,
+        'hidden_act': 'silu', 'num_kv_heads': 1, 'pooling': 'late',
+    },
 }  # fmt: skip
 
 
@@ -91,7 +97,7 @@ def batch_of(model: Model, b: int = 3, t: int = 7, p: int = 2) -> dict[str, np.n
 
 def of_family(family: str, head: str, **changes) -> Model:
     """A random model, its numbers large enough for answers to differ."""
-    settings = {'initializer_range': 0.3} | SHAPES[family] | changes
+    settings = {'initializer_range': 0.3} | SHAPES.get(family, {}) | changes
     config = tiny_config(family=family, **settings)
     row = HEADS[head].of(family)
     module = row.model(config, jnp.float32, 3)

@@ -28,6 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     'gelu_tanh': functools.partial(nn.gelu, approximate=True),
     'gelu_erf': gelu_erf,
     'relu': nn.relu,
+    'silu': nn.silu,
     'tanh': nn.tanh,
 }
 

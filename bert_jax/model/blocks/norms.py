@@ -38,10 +38,30 @@ class LayerNorm(nn.Module):
         return y.astype(x.dtype)
 
 
-NORMS = {'layer_norm': LayerNorm}
+class RMSNorm(nn.Module):
+    """Division by the root of the mean square, in float32 (Zhang and Sennrich 2019).
+
+    Nothing is subtracted, and there is never a bias (transformers modeling_eurobert.py:43-60).
+    """
+
+    epsilon: float
+    use_bias: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalise x [..., H]; the result has the same shape and dtype."""
+        shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
+        scale = self.param('scale', nn.initializers.ones, (x.shape[-1],)).reshape(shape)
+        x32 = x.astype(jnp.float32)
+        mean_square = jnp.square(x32).mean(-1, keepdims=True)
+        return (x32 * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(x.dtype)
 
 
-def make_norm(shape: ModelConfig, name: str | None = None) -> Any:
-    """Return the norm of an encoder, as a module of that name."""
+NORMS: dict[str, type[nn.Module]] = {'layer_norm': LayerNorm, 'rms_norm': RMSNorm}
+
+
+def make_norm(shape: ModelConfig, name: str | None = None, use_bias: bool | None = None) -> Any:
+    """Return a norm of a model, as a module of that name; use_bias: None: as of the blocks."""
     norm = find_class('norm_class', shape.norm_class, NORMS)
-    return norm(shape.layer_norm_eps, shape.use_bias, name=name)
+    biased = shape.use_bias if use_bias is None else use_bias
+    return norm(shape.layer_norm_eps, biased, name=name)

@@ -72,6 +72,8 @@ class TransformersNames:
       decoder: the module of the masked-LM decoder, of which files hold the table again, and its
         bias.
       ignored: patterns, as of files, of further arrays that files hold and no model here reads.
+      outside: paths of our encoder whose modules stand beside the one around it, as a dense layer
+        that is the classifier's there.
     """
 
     model_type: str
@@ -90,6 +92,7 @@ class TransformersNames:
     base: str | None = None
     decoder: str = 'cls.predictions.decoder'
     ignored: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
     @property
     def bare(self) -> str:
@@ -137,7 +140,7 @@ class TransformersNames:
         """The first modules of the encoder, such as 'embeddings.'."""
         modules = set()
         for path, name in self.arrays.items():
-            if path.startswith('encoder/'):
+            if path.startswith('encoder/') and path not in self.outside:
                 modules |= {f'{piece.name.partition(".")[0]}.' for piece in _list_pieces(name)}
         return tuple(modules)
 
@@ -254,8 +257,13 @@ class Family:
         it are of no text, and the last of them is that of all padding.
       pairs: the heads that tell pairs of texts apart, as transformers' classes end; pre-training
         has pairs where there are any.
+      lacks: heads, as classes of BERT end, for which transformers has no class of the family: they
+        are trained here, and exported as programs alone.
       class_head: what stands between an example's vector and its labels.
       masked_lm: the masked-LM head.
+      drops_spans: whether there is dropout before the layer for spans too.
+      widens_first: whether embeddings that are narrower than the blocks are brought to their width
+        before the norm, without a bias; else after it.
       has_first_norm: whether the first block normalises what its attention reads; it is asked
         where norms come before sub-layers.
     """
@@ -267,8 +275,11 @@ class Family:
     has_peft: bool = False
     first_position: int = 0
     pairs: tuple[str, ...] = ('ForPreTraining', 'ForNextSentencePrediction')
+    lacks: tuple[str, ...] = ()
     class_head: ClassHead = ClassHead()
     masked_lm: MaskedLMHead = MaskedLMHead()
+    drops_spans: bool = False
+    widens_first: bool = False
     has_first_norm: bool = True
 
     def class_of(self, bert_class: str) -> str:
