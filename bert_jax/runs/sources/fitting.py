@@ -166,9 +166,11 @@ def fit_for_pretraining(
     source = complete(source, parts, seed)
 
     # Only what the program knows: an unused head would not match the state's tree.
-    return source.changed(
-        params={name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
-    )
+    params = {name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
+    if 'pooler' not in parts:  # a task's own, where the bare encoder has none
+        below = params['encoder'].items()
+        params['encoder'] = {name: leaf for name, leaf in below if name != 'pooler'}
+    return source.changed(params=params)
 
 
 def check_pooler(source: Source, tuning: TuningConfig) -> None:

@@ -73,7 +73,7 @@ def test_a_stopped_run_goes_on_to_the_bit_and_leaves_an_encoder(folder, sharing)
 
     # Of a BERT the encoder alone is written.
     written = export.export(str(folder / name), 'huggingface', str(folder / f'{name}-out'))
-    assert (written.architecture, written.left_out) == ('BertModel', ('detector',))
+    assert (written.architecture, written.left_out) == ('BertModel', ('detection',))
     again = huggingface.read(folder / f'{name}-out').model.params['encoder']
     assert equal(again, source.params['encoder'])
     assert not (folder / f'{name}-out/generator').exists()
@@ -135,7 +135,7 @@ def test_an_electra_goes_out_with_its_generator_and_comes_in_again(electra):
     assert ended[0] == '0', log
     assert ended[1].startswith('2') and 'names a generator: name the discriminator' in ended[1]
     begun = checkpoint.load_params(electra / 'on-0')[0]
-    for part in ('detector', 'encoder'):
+    for part in ('detection', 'encoder'):
         assert equal(begun[part], source.params[part])
 
 
