@@ -242,12 +242,21 @@ def test_the_masks_of_a_step_have_no_random_words():
     assert rule is not None and rule.mix == pytest.approx((0.85, 0.15, 0.0))
 
 
+def test_settings_that_another_objective_does_not_read_are_told():
+    setup = PretrainingSetup.from_config(config(NARROW, objective='masked_lm'))
+    mesh = construction.make_mesh(setup.runtime)
+    assert (
+        'replaced_tokens has no effect: objective=masked_lm does not'
+        in setup.list_departures(mesh)[0]
+    )
+    assert not PretrainingSetup.from_config(config(NARROW)).list_departures(mesh)
+
+
 @pytest.mark.parametrize(
     'sharing,changes,message',
     [
         ({'sharing': 'gradient_disentangled'}, {}, 'generator_size=0.25 makes one of 4: --set'),
         ({'generator_size': 0.01}, {}, 'make no generator: .*hidden_size=0'),
-        (NARROW, {'objective': 'masked_lm'}, 'objective=masked_lm does not read it'),
         (NARROW, {'model': tiny_config(embedding='hashed')}, "for model.embedding='table' alone"),
         (NARROW, {'model': tiny_config(attention='left_to_right')}, 'model.attention=left_to_rig'),
         (

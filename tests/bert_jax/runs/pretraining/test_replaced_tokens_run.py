@@ -16,6 +16,7 @@ from bert_jax.inference.bert import MaskFiller
 from bert_jax.input_pipeline.records.fields import RecordSpec
 from bert_jax.model import heads
 from bert_jax.runs.pretraining import held_out
+from bert_jax.runs.sources.fitting import fit_for_pretraining
 from bert_jax.runs.sources.source import read_source
 from bert_jax.runs.workdir.metrics import read_metrics
 from bert_jax.train import checkpoint
@@ -137,6 +138,16 @@ def test_an_electra_goes_out_with_its_generator_and_comes_in_again(electra):
     begun = checkpoint.load_params(electra / 'on-0')[0]
     for part in ('detection', 'encoder'):
         assert equal(begun[part], source.params[part])
+
+
+def test_the_dense_layer_of_a_task_stays_with_the_task(electra):
+    """An ELECTRA that a task has trained begins a pre-training without its classifier."""
+    source = read_source(str(electra / 'run'))
+    encoder = {**source.params['encoder'], 'pooler': {'kernel': np.ones((16, 16), np.float32)}}
+    tuned = source.changed(params={'encoder': encoder, 'classifier': {}})
+    fitted = fit_for_pretraining(tuned, source.tokenizer, source.model, 0)
+    assert fitted.params.keys() == {'encoder', 'mlm'}
+    assert equal(fitted.params['encoder'], source.params['encoder'])
 
 
 @pytest.mark.parametrize(
