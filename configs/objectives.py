@@ -90,17 +90,23 @@ class MaskedLM:
 
     def check(self, config: PretrainConfig) -> None:
         """Raise UserError where other settings of a run do not go with it."""
-        if config.replaced_tokens != ReplacedTokensConfig():
-            raise UserError(
-                f'replaced_tokens: objective={config.objective} does not read it: leave it out, or'
-                ' --set objective=replaced_tokens'
-            )
+
+    def list_without_effect(self, config: PretrainConfig) -> list[str]:
+        """Return a line for each section that was changed and is not read."""
+        if config.replaced_tokens == ReplacedTokensConfig():
+            return []
+        return [f'replaced_tokens has no effect: objective={config.objective} does not read it']
 
 
 class ReplacedTokens(MaskedLM):
     """Which tokens a generator has replaced (ELECTRA)."""
 
     masks_in_step = True
+
+    def list_without_effect(self, config: PretrainConfig) -> list[str]:
+        """Return nothing: all is read."""
+        del config
+        return []
 
     def check(self, config: PretrainConfig) -> None:
         """Raise UserError where other settings of a run do not go with it."""

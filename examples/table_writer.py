@@ -11,7 +11,7 @@ class Table:
         self.file.writelines(line for line in lines if int(line.split('\t')[0]) <= step)
 
     def write(self, line):  # line.step of line.total, line.metrics, line.eta in seconds or None
-        loss = line.metrics.get('rtd_loss')
+        loss = line.metrics.get('shuffled_loss')
         print(line.step, line.metrics['split'], loss, sep='\t', file=self.file, flush=True)
 
     def close(self):

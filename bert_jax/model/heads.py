@@ -181,7 +181,7 @@ class Detector(EncoderModel):
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
         """-> logits [B, T] that a token is not the original one."""
         x_BTH, _, _ = self.encode(batch, dropout_rng)
-        head = DetectionHead(self.config, self.dtype, name='detector')
+        head = DetectionHead(self.config, self.dtype, name='detection')
         return head(x_BTH).astype(jnp.float32)
 
 

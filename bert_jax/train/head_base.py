@@ -41,7 +41,7 @@ PARTS = {
     'head': Part('head/'),
     'mlm': Part('mlm/'),
     'nsp': Part('nsp/'),
-    'detector': Part('detector/'),
+    'detection': Part('detection/'),
     'classifier': Part('classifier/', of_task=True),
     'span': Part('span/'),
 }
@@ -150,7 +150,7 @@ class Head:
     def is_in(self, family: str) -> bool:
         """Tell whether a family has such a head: not each has those of pre-training."""
         traits = FAMILIES[family]
-        if 'detector' in self.parts and 'detector/out' not in traits.transformers.arrays:
+        if 'detection' in self.parts and 'detection/out' not in traits.transformers.arrays:
             return False
         suffix = self.architecture.removeprefix('Bert')
         return 'nsp' not in self.parts or suffix in traits.pairs

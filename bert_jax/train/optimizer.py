@@ -342,6 +342,16 @@ def _multiply_by(factors: Callable[[Any], Any]) -> optax.GradientTransformation:
     )
 
 
+def _choose_adam(
+    settings: OptimizerConfig, lamb: _Lamb | None, finite: Any
+) -> optax.GradientTransformation:
+    """Return Adam's direction as an algorithm other than StableAdamW has it."""
+    corrects_bias = settings.algorithm == 'adamw'
+    if lamb is not None:
+        corrects_bias = lamb.bias_correction
+    return _make_adam(settings.b1, settings.b2, settings.eps, corrects_bias, finite)
+
+
 def _clip_by_part(norm: float, apart: Collection[str]) -> optax.GradientTransformation:
     """Scale down to a norm each part of the gradient that is named, and all others together."""
     clip = optax.clip_by_global_norm(norm)
@@ -350,8 +360,8 @@ def _clip_by_part(norm: float, apart: Collection[str]) -> optax.GradientTransfor
 
     def update(grads, state, params=None):
         del params
-        rest = {name: part for name, part in grads.items() if name not in apart}
-        clipped, _ = clip.update(rest, state)
+        others = {name: part for name, part in grads.items() if name not in apart}
+        clipped, _ = clip.update(others, state)
         for name in apart:
             clipped[name], _ = clip.update(grads[name], state)
         return clipped, state
@@ -404,10 +414,7 @@ def make_optimizer(
     if is_stable:
         adam = _make_stable_adamw(settings, decay, finite, model)
     else:
-        corrects_bias = settings.algorithm == 'adamw'
-        if lamb is not None:
-            corrects_bias = lamb.bias_correction
-        adam = _make_adam(settings.b1, settings.b2, settings.eps, corrects_bias, finite)
+        adam = _choose_adam(settings, lamb, finite)
     if settings.moments == 'bfloat16':
         adam = _keep_in_bfloat16(adam, h, step)
     chain.append(adam)

@@ -154,13 +154,13 @@ class Detection(MaskedWords):
     def list_heads(self, encoder: ModelConfig, given: Collection[str]) -> list[str]:
         """Return the detecting head where the source has it; else the run's own is fresh."""
         head = HEADS['detection']
-        own = [part for part in head.parts if part in given]
-        if 'mlm' in given and not own and head.is_in(encoder.family):
+        learnt = [part for part in head.parts if part in given]
+        if 'mlm' in given and not learnt and head.is_in(encoder.family):
             raise UserError(
                 '--init_from names a generator: name the discriminator that was trained with it, or'
                 ' leave --init_from out'
             )
-        return own
+        return learnt
 
     def split(self, params: Mapping[str, Any], encoder: ModelConfig) -> list[Trained]:
         """Return the detector and the generator; tables that they share are in both."""

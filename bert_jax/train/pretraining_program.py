@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.objectives import OBJECTIVES
 from bert_jax.configs.schema import (
     ModelConfig,
     OptimizerConfig,
@@ -254,6 +255,7 @@ class PretrainingSetup:
 
     def list_departures(self, mesh: Mesh) -> list[str]:
         """List what the run does otherwise than its settings say."""
+        config = self.objective.config
         rates = {
             'model.hidden_dropout': self.encoder.hidden_dropout,
             'model.attention_dropout': self.encoder.attention_dropout,
@@ -261,6 +263,7 @@ class PretrainingSetup:
         }
         return [
             *self.optimizer.without_effect(),
+            *OBJECTIVES[config.objective].list_without_effect(config),
             *exchange.list_without_effect(self.runtime, mesh),
             *list_rounded_rates(rates, self.runtime.dropout_rng),
         ]

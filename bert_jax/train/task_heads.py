@@ -283,7 +283,7 @@ class Detection(Head):
 
     name = 'detection'
     module = heads.Detector
-    parts = ('detector',)
+    parts = ('detection',)
     architecture = 'BertForPreTraining'
     fits_whole_words = False
     script = ExampleScript(

@@ -101,6 +101,7 @@ SECTIONS = {
     'phases': schema.Phase,
     'embedding': schema.EmbeddingConfig,
     'distillation': schema.DistillationConfig,
+    'replaced_tokens': schema.ReplacedTokensConfig,
 }
 FILE_ENDINGS = ('py', 'safetensors', 'stablehlo')
 SIZES = {  # what is replaced in a command

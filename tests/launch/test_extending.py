@@ -51,21 +51,20 @@ def missing_line(text: str, program: str) -> str | None:
 
 
 def test_the_programs_of_the_page_are_files():
-    files = ('replaced_tokens.py', 'table_writer.py', 'model_in_memory.py')
+    files = ('shuffled_tokens.py', 'table_writer.py', 'model_in_memory.py')
     programs = [(ROOT / 'examples' / file).read_text() for file in files]
     parts = [block(word) for word in ('class Detector', 'class Table', 'words = bert')]
     assert [missing_line(*both) for both in zip(parts, programs)] == [None, None, None]
     # Changed on one side, it would be seen.
-    assert missing_line(parts[0].replace('50 times', '9 times'), programs[0])
+    assert missing_line(parts[0].replace('1 << 24', '1 << 25'), programs[0])
     assert missing_line(parts[1], programs[1].replace('sep=', 'end='))
 
 
 def test_the_call_of_the_page_is_one_that_its_function_takes():
     calls = []
-    exec(block("'runs/rtd')"), {'train_detector': lambda *arguments: calls.append(arguments)})
-    ((config, small, *folders),) = calls
-    assert (config.total_steps, folders) == (100_000, ['data/records128', 'runs/rtd'])
-    assert small.hidden_size < config.model.hidden_size
+    exec(block("'runs/shuffled')"), {'train_detector': lambda *arguments: calls.append(arguments)})
+    ((config, *folders),) = calls
+    assert (config.total_steps, folders) == (100_000, ['data/records128', 'runs/shuffled'])
 
 
 @pytest.fixture(scope='module')
@@ -116,10 +115,9 @@ def lines(workdir) -> list[dict[str, Any]]:
 
 
 def example(config: schema.PretrainConfig, data: str) -> Any:
-    """Returns the page's function that trains, with a small generator."""
-    small = dataclasses.replace(config.model, hidden_size=16, num_heads=1, intermediate_size=32)
-    train_detector = executed('replaced_tokens.py')['train_detector']
-    return functools.partial(train_detector, config, small, data)
+    """Returns the page's function that trains."""
+    train_detector = executed('shuffled_tokens.py')['train_detector']
+    return functools.partial(train_detector, config, data)
 
 
 def test_the_example_of_the_page_trains(data, tmp_path):
@@ -154,8 +152,10 @@ def test_the_example_of_the_page_trains_and_goes_on_to_the_bit_however_it_was_st
     train(cut)
     assert lines(tmp_path / 'cut') == lines(tmp_path / 'whole')
     mine = [line for line in lines(tmp_path / 'whole') if line['split'] == 'eval']
-    assert [line['step'] for line in mine] == [4, 8, 12] and 'rtd_loss' in mine[0]
-    losses = [line['rtd_loss'] for line in lines(tmp_path / 'whole') if line['split'] == 'train']
+    assert [line['step'] for line in mine] == [4, 8, 12] and 'shuffled_loss' in mine[0]
+    losses = [
+        line['shuffled_loss'] for line in lines(tmp_path / 'whole') if line['split'] == 'train'
+    ]
     assert losses[-1] < losses[0]
     assert (tmp_path / 'whole/plots/losses.png').exists()
 
@@ -173,7 +173,7 @@ def test_a_writer_of_ones_own_has_the_lines_of_an_undisturbed_run(tmp_path):
         for resumed_at, steps in parts:
             writer = table(path, resumed_at)
             for step in steps:
-                writer.write(LogEntry(step, {'split': 'train', 'rtd_loss': 1 / step}, 9))
+                writer.write(LogEntry(step, {'split': 'train', 'shuffled_loss': 1 / step}, 9))
             writer.close()
         return path.read_text()
 

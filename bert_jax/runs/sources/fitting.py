@@ -137,6 +137,13 @@ def fit_for_pretraining(
 
     list_heads: as MaskedWords.list_heads; None: the head of masked words and pairs.
     """
+    # Heads of a task have no place in pre-training; its own heads are made where they lack.
+    bare = HEADS['encoder'].of(config.family).parts
+    heads = choose_pretraining_head(config).parts
+    if list_heads is not None:
+        heads = tuple(list_heads(config, source.bert.parts))
+    parts = tuple(dict.fromkeys((*bare, *heads)))
+
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = drop_word_table(extend_vocabulary(source, tokenizer), config)
     if init_by in _SIZES:
@@ -153,21 +160,17 @@ def fit_for_pretraining(
             f' settings out, or give {" ".join(differ)}'
         )
 
-    # Heads of a task have no place in pre-training; its own heads are made where they lack.
-    bare = HEADS['encoder'].of(config.family).parts
-    own = choose_pretraining_head(config).parts
-    if list_heads is not None:
-        own = tuple(list_heads(config, source.bert.parts))
-    parts = tuple(dict.fromkeys((*bare, *own)))
     unused = [part for part in source.bert.parts if part not in parts]
     if unused:
         logging.info(f'{source.where}: its {", ".join(unused)} is not used')
     source = complete(source, parts, seed)
 
     # Only what the program knows: an unused head would not match the state's tree.
-    return source.changed(
-        params={name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
-    )
+    params = {name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
+    if 'pooler' not in parts:  # a task's own, where the bare encoder has none
+        below = params['encoder'].items()
+        params['encoder'] = {name: leaf for name, leaf in below if name != 'pooler'}
+    return source.changed(params=params)
 
 
 def check_pooler(source: Source, tuning: TuningConfig) -> None:

@@ -403,8 +403,8 @@ def _read_workdir(
 def _make_models(objective: MaskedWords, params: dict[str, Any], encoder: ModelConfig) -> Model:
     """Return what a run of pre-training has trained, with the models beside it."""
     models = []
-    for shape, own, head in objective.split(params, encoder):
-        models.append(Model(shape, own, head.class_in(shape.family)))
+    for shape, parameters, head in objective.split(params, encoder):
+        models.append(Model(shape, parameters, head.class_in(shape.family)))
     bert, *others = models
     return bert._replace(beside=dict(zip(objective.beside, others, strict=True)))
 

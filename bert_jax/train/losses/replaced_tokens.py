@@ -100,7 +100,7 @@ def draw_tokens(
     # number of rows.
     half = logits_BPV.shape[-1] // 2
     place_BPV = batch['masked_lm_positions'].astype(jnp.uint32)[..., None] * jnp.uint32(half)
-    place_BPV += jnp.arange(half, dtype=jnp.uint32)
+    place_BPV = place_BPV + jnp.arange(half, dtype=jnp.uint32)[None, None]
     words = threefry(key_data, (place_BPV, rows_B[:, None, None]), FEWER_ROUNDS)
     # The middle of one of 2**23 equal parts of (0, 1), which a float32 holds exactly.
     uniform_BPV = ((jnp.concatenate(words, -1) >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
@@ -112,4 +112,4 @@ def _hash_rows(ids_BT: jax.Array) -> jax.Array:
     """Return a number of the tokens of each row and their order, uint32 [B]."""
     # Powers of an odd number (Knuth's, of the golden ratio), modulo 2**32.
     powers_T = jnp.cumprod(jnp.full(ids_BT.shape[1], 2_654_435_761, jnp.uint32))
-    return jnp.sum(ids_BT.astype(jnp.uint32) * powers_T, -1)
+    return jnp.sum(jnp.asarray(ids_BT).astype(jnp.uint32) * powers_T[None], -1)

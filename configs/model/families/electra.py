@@ -50,8 +50,8 @@ FAMILY = Family(
             'mlm/transform': 'generator_predictions.dense',
             'mlm/norm': 'generator_predictions.LayerNorm',
             'mlm/bias': 'generator_lm_head.bias',
-            'detector/dense': 'discriminator_predictions.dense',
-            'detector/out': 'discriminator_predictions.dense_prediction',
+            'detection/dense': 'discriminator_predictions.dense',
+            'detection/out': 'discriminator_predictions.dense_prediction',
         },
         in_class={
             'ElectraForSequenceClassification': {
