@@ -258,6 +258,7 @@ def list_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Return the special tokens' numbers as config.json names them."""
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     ids = {'pad': tokenizer.pad_id, 'bos': cls_id, 'eos': sep_id, 'cls': cls_id, 'sep': sep_id}
+    ids['mask'] = tokenizer.mask_id
     return {f'{name}_token_id': number for name, number in ids.items()}
 
 
