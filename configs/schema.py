@@ -2,10 +2,10 @@
 
 Owns the configurations of runs, the rules that hold between their settings, and the text of a saved
 config.json. Their sections have files of their own: phases.py (with the optimizer), runtime.py,
-and model_config.py, tuning_config.py and sentence.py of configs/model. It must not know how a
-setting is used: nothing here imports more than the standard library. Defaults are the paper's
-(BERT-base, appendix A.2) or, where the paper is silent, those of google-research/bert. What a
-setting is, its kind and its interval among the rest, is configs/section.py's.
+objectives.py, and model_config.py, tuning_config.py and sentence.py of configs/model. It must not
+know how a setting is used: nothing here imports more than the standard library. Defaults are the
+paper's (BERT-base, appendix A.2) or, where the paper is silent, those of google-research/bert. What
+a setting is, its kind and its interval among the rest, is configs/section.py's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from bert_jax.configs.model.model_config import ModelConfig as ModelConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig as EmbeddingConfig
 from bert_jax.configs.model.tuning_config import DistillationConfig as DistillationConfig
 from bert_jax.configs.model.tuning_config import TuningConfig as TuningConfig
+from bert_jax.configs.objectives import OBJECTIVES, ObjectiveName
+from bert_jax.configs.objectives import ReplacedTokensConfig as ReplacedTokensConfig
 from bert_jax.configs.options import (
     COUNT,
     COUNT_OR_0,
@@ -56,6 +58,12 @@ class PretrainConfig(Section):
         ' chance alone; blocks: half of them do, as in runs from before there was a choice',
         before='blocks',
     )
+    objective: ObjectiveName = newer(
+        'masked_lm',
+        'what is learnt; masked_lm: masked words, and pairs where records have them (the paper);'
+        ' replaced_tokens: a small generator fills the masks, and the encoder tells which tokens'
+        ' are not the original ones (ELECTRA)',
+    )
     pair_loss: bool = newer(
         True,
         'learn next-sentence prediction, or order, where records have pairs; false: pairs are read'
@@ -65,6 +73,7 @@ class PretrainConfig(Section):
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
     tuning: TuningConfig = later(TuningConfig)
     distillation: DistillationConfig = later(DistillationConfig)
+    replaced_tokens: ReplacedTokensConfig = later(ReplacedTokensConfig)
     budget: str = newer(
         '',
         'what the steps were chosen for, as tokens=5e9 or hours=40 of the command; a label only',
@@ -165,6 +174,7 @@ class PretrainConfig(Section):
                     f'{name}.warmup_steps={warmup} is more than the {steps} steps of its schedule:'
                     ' lower it or train longer'
                 )
+        OBJECTIVES[self.objective].check(self)
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,7 @@ def write(
     the class needs a part that the model lacks.
     """
     theirs = model.config.traits.transformers
+    trained_model.check_fixed(token_ids or {}, theirs.fixed, path)
     left_out = trained_model.list_left_out(model, str(path), theirs.settings)
     model = trained_model.add_mapping(model)
     folder = epath.Path(path)
@@ -267,8 +268,14 @@ def _make_config(state: _Stated) -> ModelConfig:
     pad_id = stated.get('pad_token_id')
     if traits.first_position and (not isinstance(pad_id, int) or pad_id < 0):
         raise UserError(f'{file}: pad_token_id={pad_id!r}: positions count on from it: a number')
-    if isinstance(values['max_position'], int):  # any other type is refused with its name
-        values['max_position'] -= _find_first_position(traits, stated)
+    rows, first = values['max_position'], _find_first_position(traits, stated)
+    if isinstance(rows, int):  # any other type is refused with its name
+        if 0 < rows <= first:
+            raise UserError(
+                f'{file}: max_position_embeddings={rows}: with pad_token_id={pad_id} the first'
+                f' {first} rows are of no text, so it must be greater than {first}'
+            )
+        values['max_position'] = rows - first
     return trained_model.make_model_config(values | {'family': family}, _ACTIVATION_IN, file)
 
 

@@ -24,11 +24,13 @@ from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.families.family import ArrayName, Piece
+from bert_jax.configs.options import find_class
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.mesh.sharding import group_by_path
+from bert_jax.model.blocks.positions import POSITIONS
 from bert_jax.train.head_base import PARTS
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import HEADS
+from bert_jax.train.task_heads import HEADS, list_parts
 
 # Arrays whose first axis is the vocabulary.
 VOCABULARY = ('encoder/embeddings/word', 'mlm/bias', 'mlm/decoder')
@@ -242,7 +244,7 @@ def find_parts(
     # Settings bound the work that follows: damaged ones would ask for arrays of any size.
     names, c = set(tensors), config
     sizes = [c.vocab_size, c.hidden_size, c.type_vocab_size]
-    if c.positions == 'learned':
+    if find_class('positions', c.positions, POSITIONS).has_rows:
         sizes.append(c.max_position)
     longest = max((size for array in tensors.values() for size in np.shape(array)), default=0)
     largest = max(*sizes, c.intermediate_size, c.max_position)
@@ -257,11 +259,11 @@ def find_parts(
         )
 
     # A part is there if any of its arrays is; that all of them are is checked with the shapes.
-    parts = dict.fromkeys(PARTS, False)
-    for path, stored in Layout(config, PARTS, 2, name_of).stored.items():
+    parts = dict.fromkeys(list_parts(config.family), False)
+    for path, stored in Layout(config, parts, 2, name_of).stored.items():
         if names & stored.shapes().keys():
-            for name, part in PARTS.items():
-                parts[name] = parts[name] or path.startswith(part.path)
+            for name in parts:
+                parts[name] = parts[name] or path.startswith(PARTS[name].path)
     return tuple(name for name, is_there in parts.items() if is_there)
 
 

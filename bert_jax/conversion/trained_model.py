@@ -25,7 +25,7 @@ from bert_jax.train.head_base import PARTS, Head
 from bert_jax.train.task_heads import CLASSES, HEADS, select_of_task
 
 # Settings of the shape that no file of BERT's states.
-_SHAPE = ('embedding_size', 'num_groups', 'num_kv_heads')
+_SHAPE = ('embedding_size', 'num_groups', 'num_kv_heads', 'convolution')
 # Settings in which a family's classes are all alike: see `shape` of TransformersNames.
 _FIXED = (
     'attention', 'bilstm', 'norm', 'use_bias', 'positions', 'feed_forward', 'pooling',
@@ -48,6 +48,7 @@ class Model(NamedTuple):
     'multi_label_classification', or None.
     sentence: what makes one vector of a text, of a sentence encoder; else None.
     chosen: options of its task that were chosen on its dev split, JSON values by their names.
+    beside: models that were trained with it, by their names.
     """
 
     config: ModelConfig
@@ -58,6 +59,7 @@ class Model(NamedTuple):
     problem_type: str | None = None
     sentence: SentenceConfig | None = None
     chosen: Mapping[str, Any] = types.MappingProxyType({})
+    beside: Mapping[str, Model] = types.MappingProxyType({})
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -75,7 +77,8 @@ class Model(NamedTuple):
         # absent the number of outputs does. The first stands for it, unless a text has one vector.
         names: dict[str | None, str] = {}
         for name, head in HEADS.items():
-            if head.class_in(self.config.family) == self.architecture:
+            family = self.config.family
+            if head.is_in(family) and head.class_in(family) == self.architecture:
                 if name == 'embedding' and self.sentence is not None:
                     return name
                 names.setdefault(head.problem_type, name)
@@ -287,7 +290,7 @@ def add_mapping(model: Model) -> Model:
     Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
     between them is the identity.
     """
-    if 'embedding_size' not in model.config.traits.transformers.settings:
+    if 'num_groups' not in model.config.traits.transformers.settings:
         return model
     config = dataclasses.replace(model.config, num_groups=model.config.own_blocks)
     if config.embedding_size is not None:

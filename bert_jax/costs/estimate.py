@@ -144,7 +144,8 @@ def analyse(task: Task) -> dict[str, Any]:
     chip = topology.chip
     used = count_state_memory(task)
     traffic = 2 * (used['parameters'] + used['optimizer']) + used['batch']
-    per_sequence = flops.count_training_flops(config.encoder, phase.seq_len, predictions)
+    shapes = task.setup.objective.list_shapes(config.encoder)
+    per_sequence = flops.count_models_flops(shapes, phase.seq_len, predictions)
     per_step = per_sequence * phase.batch_size
     return {
         'seq_len': phase.seq_len,

@@ -12,6 +12,7 @@ no parameters, and the decoder tied to the word embeddings is counted once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from bert_jax.configs.model.tuning_config import TuningConfig
 from bert_jax.configs.schema import ModelConfig
@@ -92,6 +93,9 @@ def count_flops_by_part(model: ModelConfig, seq_len: int, predictions: int) -> d
     if model.embedding_size:
         backward = 4 if whole else 2 * embedded
         parts['to_hidden'] = (2 + backward) * E * H * S
+    if model.convolution:
+        backward = 4 if whole else 2 * embedded
+        parts['convolution'] = (2 + backward) * model.convolution * H * H * S
     of_words = model.words.flops(model)
     if of_words:
         parts['words'] = S * of_words
@@ -133,6 +137,16 @@ def _count_block(
             if names is part.columns:
                 attention += (1 + 2 * reached) * part.flops(S)
     return weights, attention
+
+
+def count_models_flops(
+    shapes: Iterable[tuple[ModelConfig, bool]], seq_len: int, predictions: int
+) -> int:
+    """Return the FLOPs of one sequence in several models, of which some predict masked words."""
+    flops = 0
+    for model, predicts in shapes:
+        flops += count_training_flops(model, seq_len, predictions * predicts)
+    return flops
 
 
 def count_training_flops(model: ModelConfig, seq_len: int, predictions: int) -> int:

@@ -364,6 +364,13 @@ def _to_integers(values: Any) -> np.ndarray:
 
 def check_head(source: Source) -> None:
     """Raise UserError where the model cannot say which words are likely."""
+    if 'mlm' not in source.bert.parts and source.bert.beside:
+        (name,) = source.bert.beside
+        raise UserError(
+            f'{source.where} tells which tokens were replaced, and has no head for masked words,'
+            f' which its {name} has: bert-export --workdir={source.where} --output=DIR writes a'
+            f' model of family electra with it, and --init_from=DIR/{name} fills in masks'
+        )
     if 'mlm' not in source.bert.parts:
         raise UserError(
             f'{source.where}: a {source.bert.architecture} has no head for masked words: name the'

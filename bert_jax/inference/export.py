@@ -199,6 +199,10 @@ def write(
         try:
             if format in ('huggingface', 'sentence_transformers'):
                 reading, left_out = _write_huggingface(model, tokenizer, format, folder)
+                # They go with the whole model, and not with its encoder alone.
+                if format == 'huggingface' and not left_out:
+                    for name, other in model.beside.items():
+                        _write_huggingface(other, tokenizer, format, folder / name)
                 notes = extras.notes or Notes(epath.Path(output).name)
                 model_card.write(folder, reading.model, notes)
                 return reading, left_out

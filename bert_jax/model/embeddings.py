@@ -151,13 +151,16 @@ class Embeddings(nn.Module):
             x_BTE = words_BTE + segments_BTE
         if positions_BTE is not None:
             x_BTE = x_BTE + positions_BTE
+        widens_first = c.embedding_size is not None and c.traits.widens_first
+        if widens_first:
+            x_BTE = dense(c, c.hidden_size, self.dtype, 'to_hidden', use_bias=False)(x_BTE)
         if c.embedding_norm:
             x_BTE = make_norm(c, 'norm')(x_BTE)
         x_BTE = x_BTE.astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.
         x_BTE = dropout(constrain_rows(x_BTE), c.hidden_dropout, dropout_rng, 0)
-        if c.embedding_size is None:
+        if c.embedding_size is None or widens_first:
             return x_BTE, shared_VE
         return dense(c, c.hidden_size, self.dtype, 'to_hidden')(x_BTE), shared_VE
 

@@ -34,6 +34,8 @@ from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
 from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.blocks.part import Rows
+from bert_jax.model.blocks.positions import POSITIONS
+from bert_jax.model.convolution import Convolution
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import Embeddings
 
@@ -119,8 +121,15 @@ class Encoder(nn.Module):
         attentions: list[Array] | None = None
         if self.is_mutable_collection('attentions') and not self.is_initializing():
             attentions = None if self.scan else []
-        rows = Rows(input_mask_BT, pack_ids_BT, position_ids_BT, dropout_rng, attentions)
-        hidden = self._run_blocks(x_BTH, rows)
+        relative = None
+        share = find_class('positions', c.positions, POSITIONS).shared
+        if share is not None:
+            relative = share(c, self.dtype, name='relative')(x_BTH.shape[1])
+        rows = Rows(input_mask_BT, pack_ids_BT, position_ids_BT, dropout_rng, attentions, relative)
+        join = None
+        if c.convolution is not None:
+            join = Convolution(c, self.dtype, name='convolution')(x_BTH, rows)
+        hidden = self._run_blocks(x_BTH, rows, join)
         for probabilities in attentions or ():
             self.sow('attentions', 'probabilities', probabilities)
         # Sums that no norm has seen need one.
@@ -164,10 +173,13 @@ class Encoder(nn.Module):
             return jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
         return x_BTH[:, 0]
 
-    def _run_blocks(self, x_BTH: Array, rows: Rows) -> list[Array]:
+    def _run_blocks(
+        self, x_BTH: Array, rows: Rows, join: Callable[[Array], Array] | None = None
+    ) -> list[Array]:
         """Return the hidden states [B, T, H] after the blocks: after each, or after the last alone.
 
-        In a loop all are kept only where `intermediates` are asked for.
+        In a loop all are kept only where `intermediates` are asked for. join: what the first
+        block's output goes through.
         """
         # The lowest blocks lie apart where tuning leaves them alone: nothing there is
         # differentiated then, and nothing kept for a backward pass.
@@ -182,7 +194,8 @@ class Encoder(nn.Module):
             if self.is_initializing():
                 states = [self._init_blocks(shape, name, numbers, x_BTH, rows)]
             else:
-                make = self._make_run_block(shape, rows, isinstance(x_BTH, jax.core.Tracer))
+                is_traced = isinstance(x_BTH, jax.core.Tracer)
+                make = self._make_run_block(shape, rows, is_traced, join)
                 blocks = self.variables['params'][name]
                 run_stack = self._scan_blocks if self.scan else self._unroll_blocks
                 states = run_stack(make, blocks, numbers, x_BTH)
@@ -194,7 +207,13 @@ class Encoder(nn.Module):
         """Return the fields of a block of the kind that block number `like` has."""
         return shape, self.dtype, self.kernel, self.matmul_dtype, like
 
-    def _make_run_block(self, shape: ModelConfig, rows: Rows, is_traced: bool) -> _MakeRunBlock:
+    def _make_run_block(
+        self,
+        shape: ModelConfig,
+        rows: Rows,
+        is_traced: bool,
+        join: Callable[[Array], Array] | None,
+    ) -> _MakeRunBlock:
         """Return what makes a function that goes through a block of a kind."""
         block_class = find_class('block', shape.block, BLOCKS)
 
@@ -204,7 +223,8 @@ class Encoder(nn.Module):
             block = block_class(*self._block_fields(shape, like), parent=None)
 
             def run(params: Any, x_BTH: Array, number: Array | int) -> Array:
-                return block.apply({'params': params}, x_BTH, number, rows)[0]
+                x_BTH = block.apply({'params': params}, x_BTH, number, rows)[0]
+                return x_BTH if join is None or like > 0 else join(x_BTH)
 
             # XLA sees by itself what is cheaper made again than kept, but not across a loop.
             if self.scan or self.remat != 'none':

@@ -174,6 +174,31 @@ class Pretraining(EncoderModel):
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
 
 
+class Detector(EncoderModel):
+    """Tells of each token whether it was replaced (google-research/electra modeling.py)."""
+
+    @nn.compact
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
+        """-> logits [B, T] that a token is not the original one."""
+        x_BTH, _, _ = self.encode(batch, dropout_rng)
+        head = DetectionHead(self.config, self.dtype, name='detector')
+        return head(x_BTH).astype(jnp.float32)
+
+
+class DetectionHead(nn.Module):
+    """A dense layer, the encoder's activation, and a product with one vector."""
+
+    config: ModelConfig
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x_BTH: Array) -> Array:
+        """-> logits [B, T]."""
+        c = self.config
+        x_BTH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'dense')(x_BTH))
+        return dense(c, 1, self.dtype, 'out')(x_BTH)[..., 0]
+
+
 class NextSentence(EncoderModel):
     """Next-sentence prediction alone."""
 

@@ -25,6 +25,7 @@ from bert_jax.model import layout
 from bert_jax.model.blocks.attention import ATTENTIONS
 from bert_jax.model.blocks.block import make_parts
 from bert_jax.model.blocks.feed_forward import FEED_FORWARDS
+from bert_jax.model.blocks.positions import POSITIONS
 from bert_jax.model.embeddings import pad_vocab
 
 
@@ -35,6 +36,8 @@ def _make_block_rules() -> list[tuple[str, P]]:
     for part in (*ATTENTIONS.values(), *FEED_FORWARDS.values()):
         columns += part.columns
         rows += part.rows
+    for positions in POSITIONS.values():
+        columns += positions.columns
     in_block = r'layers/(\d+/)?'
     of_columns, of_rows = '|'.join(dict.fromkeys(columns)), '|'.join(dict.fromkeys(rows))
     return [
@@ -52,6 +55,7 @@ RULES = (
     *_make_block_rules(),
     (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
     (r'bilstm/.*/kernel$', P('fsdp', None)),
+    (r'convolution/kernel$', P('fsdp', None)),
 )
 
 

@@ -41,6 +41,7 @@ PARTS = {
     'head': Part('head/'),
     'mlm': Part('mlm/'),
     'nsp': Part('nsp/'),
+    'detector': Part('detector/'),
     'classifier': Part('classifier/', of_task=True),
     'span': Part('span/'),
 }
@@ -147,9 +148,12 @@ class Head:
         return {'logits': result}
 
     def is_in(self, family: str) -> bool:
-        """Tell whether a family has such a head: not each has those for pairs of texts."""
+        """Tell whether a family has such a head: not each has those of pre-training."""
+        traits = FAMILIES[family]
+        if 'detector' in self.parts and 'detector/out' not in traits.transformers.arrays:
+            return False
         suffix = self.architecture.removeprefix('Bert')
-        return 'nsp' not in self.parts or suffix in FAMILIES[family].pairs
+        return 'nsp' not in self.parts or suffix in traits.pairs
 
     def of(self, family: str) -> Head:
         """Return the head as a family has it: with its pooler, or with the head that all share."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -342,12 +342,30 @@ def _multiply_by(factors: Callable[[Any], Any]) -> optax.GradientTransformation:
     )
 
 
+def _clip_by_part(norm: float, apart: Collection[str]) -> optax.GradientTransformation:
+    """Scale down to a norm each part of the gradient that is named, and all others together."""
+    clip = optax.clip_by_global_norm(norm)
+    if not apart:
+        return clip
+
+    def update(grads, state, params=None):
+        del params
+        rest = {name: part for name, part in grads.items() if name not in apart}
+        clipped, _ = clip.update(rest, state)
+        for name in apart:
+            clipped[name], _ = clip.update(grads[name], state)
+        return clipped, state
+
+    return optax.GradientTransformation(clip.init, update)
+
+
 def make_optimizer(
     settings: Optimizer,
     h: Hparams,
     step: Any,
     finite: Any = True,
     model: ModelConfig | None = None,
+    clipped_apart: Collection[str] = (),
 ) -> optax.GradientTransformation:
     """Return the optax transformation of step `step`, from 0; it, `h`, `finite` may be traced.
 
@@ -355,7 +373,8 @@ def make_optimizer(
     (`average_tensors`); read by algorithm=stable_adamw alone. Frozen parameters do not count in the
     norm, and neither decay nor move. Where `finite` is false the state stays as it was, and the
     updates mean nothing. One's own transformation is taken as it is, with its own schedule,
-    clipping and decay; the other arguments are nothing to it.
+    clipping and decay; the other arguments are nothing to it. clipped_apart: parts of the gradient
+    that are clipped by norms of their own.
     """
     if isinstance(settings, optax.GradientTransformation):
         return settings
@@ -374,7 +393,7 @@ def make_optimizer(
     if freezes:
         chain.append(_multiply_by(moves))
     if settings.clip_norm is not None:
-        chain.append(optax.clip_by_global_norm(settings.clip_norm))
+        chain.append(_clip_by_part(settings.clip_norm, clipped_apart))
 
     # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
     # ratio has both in the update that it measures.

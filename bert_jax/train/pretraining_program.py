@@ -21,16 +21,22 @@ from bert_jax.configs.schema import (
     RuntimeConfig,
 )
 from bert_jax.mesh import exchange, sharding
-from bert_jax.model import heads
+from bert_jax.mesh.sharding import group_by_path
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.model.dropout import list_rounded_rates
 from bert_jax.train.dynamic_masking import DynamicMasking
 from bert_jax.train.learning_rate import Hparams, hparams_of
 from bert_jax.train.losses.distillation import Distillation, choose_method
-from bert_jax.train.losses.masked_lm import make_pretraining_objective
 from bert_jax.train.losses.objective import Objective
-from bert_jax.train.state import TrainState, create_state, describe_state
+from bert_jax.train.pretraining_objectives import MaskedWords, choose_objective
+from bert_jax.train.state import (
+    TrainState,
+    compute_parameter_shapes,
+    count_weights,
+    create_state,
+    describe_state,
+)
 from bert_jax.train.step import StepOptions, jit_train_step, make_eval_step, make_train_step
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
@@ -84,6 +90,7 @@ class PretrainingSetup:
       hparams: the traced scalars of its steps.
       seed: of the first weights.
       pair_loss: whether pairs are learnt where rows have them.
+      objective: what is learnt, but for a teacher's answers.
       distillation: what is learnt from a teacher; None without one.
     """
 
@@ -94,6 +101,7 @@ class PretrainingSetup:
     hparams: Hparams
     seed: int
     pair_loss: bool
+    objective: MaskedWords
     distillation: Distillation | None
 
     @classmethod
@@ -109,26 +117,31 @@ class PretrainingSetup:
             hparams=hparams_of(optimizer, config.seed, steps, first_step=first),
             seed=config.seed,
             pair_loss=config.pair_loss,
+            objective=choose_objective(config),
             distillation=choose_method(config.distillation),
         )
 
-    def make_model(self, kernel: str = 'xla') -> heads.Pretraining:
+    def make_model(self, kernel: str = 'xla', is_whole: bool = False) -> Any:
         """Return the model as it computes outside of training, which may multiply otherwise.
 
-        Any kernel has the same parameters.
+        Args:
+          kernel: what computes attention; any has the same parameters.
+          is_whole: whether the parameters are those of a source, in which no model lacks arrays
+            that it shares with another.
         """
         runtime = self.runtime
-        return heads.Pretraining(
+        return self.objective.make_model(
             self.encoder,
-            jnp.dtype(runtime.compute_dtype),
-            runtime.remat,
-            runtime.scan_layers,
-            kernel,
+            is_whole,
+            dtype=jnp.dtype(runtime.compute_dtype),
+            remat=runtime.remat,
+            scan=runtime.scan_layers,
+            kernel=kernel,
             vocabulary_loss=runtime.vocabulary_loss,
         )
 
     def make_objective(self, model: Any, has_pairs: bool) -> Objective:
-        """Make the objective of a model: that of its distillation, or of masked words and pairs.
+        """Make the objective of a model: that of its distillation, or of the run.
 
         has_pairs: whether the rows have pairs. A plan has no records; a family without pairs has no
         head to train on them.
@@ -136,7 +149,7 @@ class PretrainingSetup:
         if self.distillation is not None:
             return self.distillation.objective(model)
         nsp = has_pairs and self.pair_loss and bool(self.encoder.traits.pairs)
-        return make_pretraining_objective(model, nsp)
+        return self.objective.make_objective(model, nsp)
 
     def make_program(
         self, inputs: InputKind, mesh: Mesh, platform: str | None = None, grows: bool = False
@@ -159,7 +172,7 @@ class PretrainingSetup:
         trained = model.clone(matmul_dtype=matmul.read_in_training(runtime, platform))
         objective = self.make_objective(trained, inputs.nsp)
         # A teacher reads the masked rows too, so they are masked before the step.
-        masking = inputs.masking if self.distillation is None else None
+        masking = self.objective.adapt(inputs.masking) if self.distillation is None else None
         options = StepOptions(
             runtime.accumulation,
             masking,
@@ -168,6 +181,7 @@ class PretrainingSetup:
             jnp.dtype(runtime.compute_dtype),
             encoder=self.model,
             grows=grows,
+            clipped_apart=self.objective.clipped_apart,
         )
         train_step = make_train_step(objective, self.optimizer, options)
         # The state's shardings are known without computing it; the jitted step gives its result the
@@ -188,11 +202,21 @@ class PretrainingSetup:
         shards = sharding.shards_update(self.runtime, mesh)
         return describe_state(self._initial_model(), self.optimizer, mesh, shards, self.encoder)
 
-    def _initial_model(self) -> heads.Pretraining:
+    def count_parameters(self) -> int:
+        """Return the number of parameters of the models, without what tuning adds.
+
+        Computed vectors are none, and what two models share counts once.
+        """
+        shapes = group_by_path(compute_parameter_shapes(self.objective.make_model(self.model)))
+        for path in self.model.words.computed:
+            shapes.pop(path, None)
+        return count_weights(shapes, self.model)
+
+    def _initial_model(self) -> Any:
         """Return a model whose initial values are those of any that the run may compute."""
         # One runtime setting changes shapes; without the others one model is traced for all
         # purposes.
-        return heads.Pretraining(self.encoder, scan=self.runtime.scan_layers)
+        return self.objective.make_model(self.encoder, scan=self.runtime.scan_layers)
 
     def argument_shapes(
         self, inputs: InputKind, batch_size: int, mesh: Mesh

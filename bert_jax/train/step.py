@@ -53,6 +53,7 @@ class StepOptions:
       dtype: of the objective's arithmetic, in which weights are then gathered.
       encoder: the encoder's shape, for an optimizer that measures whole tensors.
       grows: whether the last micro-batches may hold no rows (`example_weights` of 0).
+      clipped_apart: parts of the parameters that are clipped by norms of their own.
     """
 
     accumulation: int = 1
@@ -62,6 +63,7 @@ class StepOptions:
     dtype: DTypeLike = jnp.float32
     encoder: ModelConfig | None = None
     grows: bool = False
+    clipped_apart: tuple[str, ...] = ()
 
 
 _PLAIN = StepOptions()
@@ -137,8 +139,9 @@ class _Step:
 
         # The update is computed in any case and taken only where all is finite: the choice is made
         # on the device, so that the host need not look at this step before it sends the next.
+        options = self.options
         transformation = make_optimizer(
-            self.optimizer, h, state.step, is_finite, self.options.encoder
+            self.optimizer, h, state.step, is_finite, options.encoder, options.clipped_apart
         )
         updates, opt_state = transformation.update(grads, state.opt_state, state.params)
         params = keep_finite(optax.apply_updates(state.params, updates), state.params)

@@ -278,6 +278,27 @@ class MaskedWords(Head):
         return (result[0][..., : config.vocab_size],)
 
 
+class Detection(Head):
+    """Which tokens of a text were replaced, where the family's models are pre-trained so."""
+
+    name = 'detection'
+    module = heads.Detector
+    parts = ('detector',)
+    architecture = 'BertForPreTraining'
+    fits_whole_words = False
+    script = ExampleScript(
+        "share = 1 / (1 + np.exp(-out['logits'][0]))\n"
+        'print([(piece, round(float(p), 4)) for piece, p in zip(texts[0].tokens, share)])',
+        "'a text'",
+    )
+    card = HubCard(
+        None,
+        'tells which pieces of a text were replaced',
+        _AUTO.replace('{auto}', 'AutoModelForPreTraining')
+        + "print(model(**tokenizer('A text.', return_tensors='pt')).logits.sigmoid())",
+    )
+
+
 class NextSentence(Head):
     """Whether a text follows another."""
 
@@ -364,6 +385,7 @@ HEADS: dict[str, Head] = {
         Choice,
         Pretraining,
         MaskedWords,
+        Detection,
         NextSentence,
         Encoder,
         Embedding,
@@ -392,6 +414,15 @@ def choose_pretraining_head(config: ModelConfig) -> Head:
     if not config.traits.pairs:
         name = 'masked_words'
     return HEADS[name].of(config.family)
+
+
+def list_parts(family: str) -> list[str]:
+    """Return the parts that models of a family may have, in the order of PARTS."""
+    parts = set()
+    for head in HEADS.values():
+        if head.is_in(family):
+            parts |= set(head.of(family).parts)
+    return [name for name in PARTS if name in parts]
 
 
 def select_of_task(parts: Iterable[str]) -> tuple[str, ...]:

@@ -15,10 +15,15 @@ from bert_jax.configs.model.embedding_kinds import EMBEDDINGS, OF_WORDS, Embeddi
 from bert_jax.configs.model.families import (
     albert,
     bert,
+    camembert,
+    deberta_v2,
     distilbert,
+    electra,
     eurobert,
     modernbert,
+    mpnet,
     roberta,
+    xlm_roberta,
 )
 from bert_jax.configs.model.families.family import Family
 from bert_jax.configs.model.tuning_config import DEFAULTS, TuningConfig
@@ -30,10 +35,15 @@ from bert_jax.configs.section import Section
 FAMILIES: dict[str, Family] = {
     'bert': bert.FAMILY,
     'albert': albert.FAMILY,
+    'camembert': camembert.FAMILY,
+    'deberta_v2': deberta_v2.FAMILY,
     'distilbert': distilbert.FAMILY,
+    'electra': electra.FAMILY,
     'eurobert': eurobert.FAMILY,
     'modernbert': modernbert.FAMILY,
+    'mpnet': mpnet.FAMILY,
     'roberta': roberta.FAMILY,
+    'xlm_roberta': xlm_roberta.FAMILY,
 }
 
 # What a checker of types cannot know is checked when a configuration is made.
@@ -110,10 +120,8 @@ class ModelConfig(Section):
     )
     family: FamilyName = newer(
         'bert',
-        'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
-        " head, a classifier of two layers; albert: goes out under ALBERT's names;"
-        ' modernbert: one head for pre-training and all tasks, a norm less in the first block;'
-        ' distilbert, eurobert: no pooler but in classifiers',
+        'whose heads and traits it has, and under whose names it goes out; modernbert: one head for'
+        ' pre-training and all tasks; of the others pooler, heads and positions differ in part',
     )
     embedding_size: int | None = newer(
         None,
@@ -159,10 +167,43 @@ class ModelConfig(Section):
         "whether the blocks' dense layers and the encoder's norms have biases; the pooler and heads"
         ' always have them',
     )
-    positions: Literal['learned', 'rotary', 'none'] = newer(
+    positions: Literal['learned', 'rotary', 'relative_bias', 'disentangled', 'none'] = newer(
         'learned',
         'learned: a trained vector for each position (the paper); rotary: queries and keys are'
-        ' turned by angles (RoPE); none: the model is not given the order of tokens',
+        ' turned by angles (RoPE); relative_bias: learned, and a number for each distance is added'
+        ' to scores (MPNet); disentangled: products with vectors of distances are (DeBERTa);'
+        ' none: the model is not given the order of tokens',
+    )
+    relative_buckets: int | None = newer(
+        256,
+        'disentangled only: vectors of distances to each side; near distances have their own, far'
+        ' ones share them; none: each has its own, up to relative_max',
+        within='[2, 1e6]',
+    )
+    relative_max: int | None = newer(
+        None,
+        'disentangled only: the distance at which vectors end; none: max_position',
+        within=COUNT,
+    )
+    relative_terms: Literal['c2p_p2c', 'c2p', 'p2c'] = newer(
+        'c2p_p2c',
+        'disentangled only: c2p: queries times keys of distances; p2c: keys times queries of them',
+    )
+    relative_projections: Literal['shared', 'own'] = newer(
+        'shared',
+        "disentangled only: the matrices that make these keys and queries; shared: the tokens' own",
+    )
+    relative_norm: bool = newer(
+        True, 'disentangled only: whether the vectors of distances are normalised'
+    )
+    convolution: int | None = newer(
+        None,
+        'tokens that a convolution of the embeddings reads, whose result joins the output of the'
+        ' first block (DeBERTa-v2: 3); none: there is none',
+        within=COUNT,
+    )
+    convolution_act: Literal['tanh', 'gelu_tanh', 'gelu_erf', 'relu'] = newer(
+        'gelu_erf', 'with convolution: its activation'
     )
     rope_theta: float = newer(
         10_000.0,
@@ -226,6 +267,11 @@ class ModelConfig(Section):
     def position_rows(self) -> int:
         """Rows of the position table: those of no text, then one for each position."""
         return self.traits.first_position + self.max_position
+
+    @property
+    def relative_span(self) -> int:
+        """Vectors of distances to each side."""
+        return self.relative_buckets or self.relative_max or self.max_position
 
     def window(self, number: int) -> int | None:
         """Return the tokens on each side that block `number` sees; None: all of the example."""
@@ -332,12 +378,34 @@ class ModelConfig(Section):
             'such that hidden_size / num_heads is even, to be turned by positions=rotary',
         )
 
+        adds_to_scores = self.positions in ('relative_bias', 'disentangled')
+        self._require(
+            not (is_local and adds_to_scores),
+            'local_window',
+            f'left alone with positions={self.positions}, which adds to the scores of all tokens',
+        )
+        half, farthest = (self.relative_buckets or 0) // 2, self.relative_max or self.max_position
+        self._require(
+            half == 0 or farthest > half + 1 or self.max_position <= half + 1,
+            'relative_max',
+            f'more than {half + 1}, which near distances take (half of relative_buckets)',
+        )
+        self._require(
+            self.convolution is None or self.convolution % 2 == 1,
+            'convolution',
+            'odd: a token in the middle, and as many on each side',
+        )
+
         # What other settings leave unread would be ignored: its name, whether it is read, and why.
         angles = f'with positions={self.positions}, local_window={is_local}'
         head = f'with family={self.family}: its masked-LM head is hidden_size wide'
         block = f'with family={self.family}: its first block has a norm less'
         embedding = f'with embedding={self.embedding}'
+        distances = f'with positions={self.positions}: it is read with disentangled alone'
+        of_distances = [f.name for f in dataclasses.fields(self) if f.name.startswith('relative_')]
         for name, is_read, why in (
+            *((n, self.positions == 'disentangled', distances) for n in of_distances),
+            ('convolution_act', self.convolution, 'without convolution'),
             ('global_every', is_local, 'without local_window: all blocks see all of the example'),
             ('rope_theta', is_rotary, angles),
             ('local_rope_theta', is_rotary and is_local, angles),

@@ -77,8 +77,16 @@ class SentenceConfig:
             raise UserError(f'truncate_dim={self.truncate_dim}: a vector has at least one number')
 
     def prompt(self, name: str | None) -> str:
-        """Return the text that goes before those encoded under `name`; '' where there is none."""
-        return dict(self.prompts).get(name or '', '')
+        """Return the text that goes before those encoded under `name`; '' where there is none.
+
+        What is found is a 'document' here, and a 'passage' or of the 'corpus' in other models, as
+        multilingual-e5: their prompt is taken where there is none of ours.
+        """
+        prompts = dict(self.prompts)
+        text = prompts.get(name or '', '')
+        if name == 'document' and not text:
+            text = prompts.get('passage') or prompts.get('corpus', '')
+        return text
 
     def longest(self, limit: int) -> int:
         """Return the word pieces of the longest row, of an encoder that reads `limit`."""

@@ -88,7 +88,7 @@ def read_albert(path: epath.Path) -> Stated:
     source = next(
         path / file for file in ('tokenizer.json', *_ALBERT_FILES) if (path / file).exists()
     )
-    pieces, charsmap = _read_json_pieces(fast) if fast else _read_model_pieces(source)
+    pieces, charsmap = read_json_pieces(fast) if fast else _read_model_pieces(source)
     entries = [piece for piece, _ in pieces]
     require_special(special, entries, str(source), 'an ALBERT')
     directory.require_rows('an ALBERT')
@@ -104,7 +104,7 @@ def read_albert(path: epath.Path) -> Stated:
     return directory.compiled({} if is_class else fast, ours, entries, casing, source)
 
 
-def _read_json_pieces(fast: Mapping[str, Any]) -> Pieces:
+def read_json_pieces(fast: Mapping[str, Any]) -> Pieces:
     """Return the pieces of a tokenizer.json with their scores, and its table of characters."""
     pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
     for step in iterate_steps(fast.get('normalizer')):

@@ -27,7 +27,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, check_regular_files, reading
 from bert_jax.configs.files.atomic import atomic_folder
-from bert_jax.input_pipeline.tokenizer import foreign_directories
+from bert_jax.input_pipeline.tokenizer import foreign_directories, unigram_directories
 from bert_jax.input_pipeline.tokenizer.directory import (
     SPECIAL_TOKENS,
     Kind,
@@ -117,6 +117,9 @@ def cut_at(pieces: Sequence[str], ids: np.ndarray, starts: np.ndarray) -> list[n
 
 def _read_directory(path: epath.Path) -> Stated:
     """Read a tokenizer directory as what its files show it to be."""
+    name = unigram_directories.find_class(path)
+    if name:
+        return unigram_directories.read_unigram(path, name)
     if foreign_directories.is_fast(path):
         return foreign_directories.read_fast(path)
     if foreign_directories.is_roberta(path):

@@ -97,7 +97,7 @@ def batch_of(model: Model, b: int = 3, t: int = 7, p: int = 2) -> dict[str, np.n
 
 def of_family(family: str, head: str, **changes) -> Model:
     """A random model, its numbers large enough for answers to differ."""
-    settings = {'initializer_range': 0.3} | SHAPES[family] | changes
+    settings = {'initializer_range': 0.3} | SHAPES.get(family, {}) | changes
     config = tiny_config(family=family, **settings)
     row = HEADS[head].of(family)
     module = row.model(config, jnp.float32, 3)

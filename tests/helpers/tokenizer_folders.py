@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+import sentencepiece
 from tokenizers import (
     AddedToken,
     Regex,
@@ -196,6 +198,91 @@ def xlm_roberta(folder: pathlib.Path) -> pathlib.Path:
     engine.add_special_tokens([*special, AddedToken('<mask>', lstrip=True, special=True)])
     engine.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0))
     return _saved(folder, engine, dict(zip(_NAMES, ('<pad>', '<unk>', '<s>', '</s>', '<mask>'))))
+
+
+# transformers' classes of a SentencePiece model: its file, and how its trainer numbers the pieces.
+UNIGRAM: dict[str, tuple[str, dict[str, Any]]] = {
+    'XLMRobertaTokenizer': ('sentencepiece.bpe.model', {}),
+    'CamembertTokenizer': ('sentencepiece.bpe.model', {}),
+    'DebertaV2Tokenizer': (
+        'spm.model',
+        {'pad_id': 0, 'bos_id': 1, 'eos_id': 2, 'unk_id': 3}
+        | {'pad_piece': '[PAD]', 'bos_piece': '[CLS]', 'eos_piece': '[SEP]', 'unk_piece': '[UNK]'},
+    ),
+}
+
+
+def unigram(
+    folder: pathlib.Path, name: str, lines: Sequence[str] = (), **config: Any
+) -> pathlib.Path:
+    """Writes a directory that has a SentencePiece model alone, of the class `name`."""
+    folder.mkdir()
+    file, options = UNIGRAM[name]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SCRIPTS, *lines] * 3),
+        model_writer=model,
+        vocab_size=160,
+        character_coverage=1.0,
+        user_defined_symbols=['<ent>'],
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    (folder / file).write_bytes(model.getvalue())
+    stated = {'tokenizer_class': name, **config}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(stated))
+    return folder
+
+
+def llama(folder: pathlib.Path) -> pathlib.Path:
+    """Writes a directory as EuroBERT's: Llama 3's byte-level BPE, whose end of text is padding."""
+    split = pre_tokenizers.Split(
+        Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+|."), 'isolated'
+    )
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine = Tokenizer(models.BPE(ignore_merges=True))
+    engine.pre_tokenizer = pre_tokenizers.Sequence([split, in_bytes])
+    engine.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    engine.train_from_iterator(
+        SCRIPTS * 3,
+        trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False),
+    )
+    bos, eos, mask = '<|begin_of_text|>', '<|end_of_text|>', '<|mask|>'
+    engine.add_special_tokens([bos, eos, AddedToken(mask, lstrip=True, special=True)])
+    config = {'bos_token': bos, 'eos_token': eos, 'pad_token': eos, 'mask_token': mask}
+    return _of_rows(folder, engine, bos, eos, config)
+
+
+def mpnet(folder: pathlib.Path) -> pathlib.Path:
+    """Writes a directory as MPNet's: lower-cased WordPiece in rows of RoBERTa's."""
+    first = ['<s>', '<pad>', '</s>', '<unk>', '[UNK]']
+    entries = [entry for entry in ENTRIES if entry == entry.lower()]
+    ids = {entry: i for i, entry in enumerate([*first, *entries, '<mask>'])}
+    engine = Tokenizer(models.WordPiece(ids, unk_token='[UNK]'))
+    engine.normalizer = normalizers.BertNormalizer(lowercase=True)
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    engine.decoder = decoders.WordPiece()
+    engine.add_special_tokens([*first[:3], AddedToken('<mask>', lstrip=True, special=True)])
+    engine.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0))
+    names = dict(zip(_NAMES, ('<pad>', '[UNK]', '<s>', '</s>', '<mask>')))
+    return _saved(folder, engine, names | {'tokenizer_class': 'MPNetTokenizer'})
+
+
+def mt5(folder: pathlib.Path) -> pathlib.Path:
+    """Writes a directory with mT5's pieces and characters, in rows of RoBERTa's."""
+    xlm_roberta(folder)
+    engine = Tokenizer.from_file(str(folder / 'tokenizer.json'))
+    engine.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKC(),
+            normalizers.Strip(left=False),
+            normalizers.Replace(Regex(' {2,}'), '▁'),
+        ]
+    )
+    engine.save(str(folder / 'tokenizer.json'))
+    return folder
 
 
 def _of_rows(

@@ -185,10 +185,18 @@ def test_what_a_relative_has_no_place_for_is_one_line(folder, tmp_path):
 
 
 def test_published_robertas_have_their_parameters():
-    """Counts of transformers' RobertaModel with its pooler, and of RobertaForMaskedLM without."""
+    """Counts of transformers' RobertaModel with its pooler, and of RobertaForMaskedLM without.
+
+    So of XLMRobertaModel and CamembertModel; their masked-LM heads have other numbers of words.
+    """
     for name, encoder, masked_lm in (
         ('roberta_base', 124_645_632, 124_697_433),
         ('roberta_large', 355_359_744, 355_412_057),
+        ('xlmr_base', 278_043_648, 278_295_186),
+        ('xlmr_large', 559_890_432, 560_142_482),
+        ('bge_m3', 567_754_752, 568_006_802),
+        ('camembert_base', 110_621_952, 110_655_493),
+        ('camembert_large', 336_661_504, 336_695_557),
     ):
         parts = flops.count_by_part(load(name).model)
         assert flops.count_parameters(load(name).model, pretraining=False) == encoder

@@ -35,15 +35,14 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
     torch.manual_seed(seed)
     model = kind(config).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
-            elif 'word_embeddings' in name or (
-                'position_embeddings' in name and config.model_type == 'roberta'
-            ):
-                # transformers starts [PAD] at zero, and RoBERTa's position of it.
-                row = config.pad_token_id
-                parameter[row] = 0.1 * torch.randn(parameter.shape[1])
+        # transformers starts [PAD] at zero, and RoBERTa's position of it.
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                row = 0.1 * torch.randn(module.embedding_dim)
+                module.weight[module.padding_idx] = row
     return model
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import huggingface, serving
 from bert_jax.inference.predictor import Predictor
@@ -97,13 +98,15 @@ def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
     What we write is loaded with no missing or unexpected key and gives bit-equal outputs.
     """
     labels = {'num_labels': 3} if CLASSES[architecture].labelled else {}
-    theirs = reference.random_model(architecture, hidden_act='gelu_new', **TINY, **labels)
+    traits = next(f for f in FAMILIES.values() if architecture.startswith(f.transformers.prefix))
+    ids = {k: v for k, v in traits.transformers.written.items() if k.endswith('_token_id')}
+    theirs = reference.random_model(architecture, hidden_act='gelu_new', **TINY, **labels, **ids)
     model = read_back(theirs, tmp_path / 'theirs')
     assert model.architecture == architecture and model.parts == CLASSES[architecture].parts
     batch = reference.inputs(100, rows=4, length=16)
     if architecture.endswith('ForMultipleChoice'):
         batch = {k: batch[k].reshape(2, 2, 16) for k in ('input_ids', 'input_mask', 'segment_ids')}
-    if architecture.startswith('Roberta'):  # it knows padding by its id, not by the mask
+    if traits.first_position:  # it knows padding by its id, not by the mask
         is_real = batch['input_mask'] > 0
         batch['input_ids'] = np.where(is_real, batch['input_ids'], theirs.config.pad_token_id)
     wanted = reference.call(theirs, batch)

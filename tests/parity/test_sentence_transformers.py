@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference import Bert, Predictor, export
 from bert_jax.runs.sources.source import Source
-from tests.helpers import tiny_models
+from tests.helpers import tiny_models, tokenizer_folders
+from tests.parity import reference
 
 _REASON = 'sentence-transformers is not installed: bash launch/test.sh --parity'
 theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
 torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+st_modules = pytest.importorskip('sentence_transformers.models')
 
 TEXTS = ['paris', 'paris is the capital of france', 'who is unable ? ' * 20]
 PROMPTS = (('query', 'what is '), ('document', ''))
@@ -94,3 +98,56 @@ def test_a_cross_encoder_of_theirs_is_read_with_its_scores(labels, activation, t
     np.testing.assert_allclose(np.reshape(again.predict(pairs), wanted.shape), wanted, atol=1e-5)
     if len(labels) == 1 or activation == 'Sigmoid':
         np.testing.assert_allclose(list(scores(tmp_path / 'again')), wanted, atol=1e-5)
+
+
+# Directories of much used models by their shape: the class of the encoder, what writes the
+# tokenizer, the pooling there, whether vectors have length one, the longest row, and prompts.
+XLMR = functools.partial(tokenizer_folders.unigram, name='XLMRobertaTokenizer')
+E5 = {'query': 'query: ', 'passage': 'passage: '}
+PUBLISHED = {
+    'multilingual-e5': ('XLMRobertaModel', XLMR, 'mean', True, 48, E5),
+    'bge-m3': ('XLMRobertaModel', XLMR, 'cls', True, 30, {}),
+    'paraphrase-multilingual-MiniLM': (
+        'BertModel', tokenizer_folders.xlm_roberta, 'mean', False, 12, {}
+    ),
+    'all-roberta': ('RobertaModel', tokenizer_folders.mpnet, 'mean', True, 24, {}),
+    'sentence-camembert': (
+        'CamembertModel',
+        functools.partial(tokenizer_folders.unigram, name='CamembertTokenizer'),
+        'mean', False, 20, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', PUBLISHED)
+def test_a_directory_of_theirs_opens_with_the_same_vectors(name, tmp_path):
+    """As their newest release writes it: pooling, length one, longest row and prompts; and back."""
+    architecture, write, pooling, has_norm, length, prompts = PUBLISHED[name]
+    folder = write(tmp_path / 'base')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = reference.random_model(
+        architecture,
+        **reference.sizes(vocab_size=len(tokenizer) + 5, max_position_embeddings=50),
+        type_vocab_size=1 + (architecture == 'BertModel'),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(folder)
+    encoder = st_modules.Transformer(str(folder))
+    parts = [encoder, st_modules.Pooling(encoder.get_embedding_dimension(), pooling)]
+    parts += [st_modules.Normalize()] * has_norm
+    opened = theirs.SentenceTransformer(modules=parts, prompts=prompts, device='cpu')
+    opened.max_seq_length = length  # the table's own rows but the first two, or fewer
+    opened.save(str(tmp_path / 'theirs'))
+
+    ours = Bert.load(str(tmp_path / 'theirs'))
+    sentence = ours.source.bert.sentence
+    settings = (sentence.pooling, sentence.normalize, sentence.max_seq_length)
+    assert settings == (pooling, has_norm, length)
+    texts = ['the town', *tokenizer_folders.SCRIPTS, '  of \n people ' * 9]
+    export.export(str(tmp_path / 'theirs'), 'sentence_transformers', str(tmp_path / 'back'))
+    back = theirs.SentenceTransformer(str(tmp_path / 'back'), device='cpu')
+    for prompt in (None, *prompts):
+        wanted = opened.encode(texts, prompt_name=prompt)
+        np.testing.assert_allclose(ours.embed(texts, prompt=prompt), wanted, atol=1e-5)
+        np.testing.assert_allclose(back.encode(texts, prompt_name=prompt), wanted, atol=1e-5)
+    assert sentence.prompt('document') == prompts.get('passage', '')

@@ -13,6 +13,7 @@ import unicodedata
 
 import pytest
 
+from bert_jax.inference.pipelines import WithMasks
 from bert_jax.input_pipeline.tasks import features
 from bert_jax.input_pipeline.tokenizer import vocabulary
 from bert_jax.input_pipeline.tokenizer.normalizer import Normalizer
@@ -121,7 +122,10 @@ def test_a_directory_of_settings_and_vocabulary_alone(tmp_path, setting):
     same_ids(tmp_path)
 
 
-@pytest.mark.parametrize('kind', ['modernbert', 'trained', 'mmbert', 'bos twice', 'unigram'])
+@pytest.mark.parametrize(
+    'kind',
+    ['modernbert', 'trained', 'mmbert', 'bos twice', 'unigram', 'llama', 'mpnet', 'mt5'],
+)
 def test_a_tokenizer_json_as_it_is(tmp_path, kind):
     """Read and written again, on text of several scripts; words that come parted, with a space."""
     makers = {
@@ -130,6 +134,9 @@ def test_a_tokenizer_json_as_it_is(tmp_path, kind):
         'mmbert': tokenizer_folders.mmbert,
         'bos twice': lambda folder: tokenizer_folders.mmbert(folder, second_cls=True),
         'unigram': tokenizer_folders.xlm_roberta,
+        'llama': tokenizer_folders.llama,
+        'mpnet': tokenizer_folders.mpnet,
+        'mt5': tokenizer_folders.mt5,
     }
     folder = makers[kind](tmp_path / 'a')
     Tokenizer.load(folder).save(tmp_path / 'b')
@@ -140,7 +147,8 @@ def test_a_tokenizer_json_as_it_is(tmp_path, kind):
         for text in texts:
             found = theirs(text, add_special_tokens=False)
             assert ours.encode(text) == found['input_ids'], text
-        named = [getattr(theirs, f'{name}_token_id') for name in ('pad', 'unk', 'mask')]
+        unknown = theirs.pad_token_id if theirs.unk_token_id is None else theirs.unk_token_id
+        named = [theirs.pad_token_id, unknown, theirs.mask_token_id]
         assert [ours.pad_id, ours.unk_id, ours.mask_id] == named
         same_rows(theirs, ours, 32, 'the town', 'people')
 
@@ -151,6 +159,31 @@ def test_a_tokenizer_json_as_it_is(tmp_path, kind):
             expected = [theirs([word], is_split_into_words=True)['input_ids'] for word in words]
             for ids, row in zip(ours.encode_words(words), expected, strict=True):
                 assert [ours.cls_id, *ids, ours.sep_id] == row
+
+
+@pytest.mark.parametrize('name', tokenizer_folders.UNIGRAM)
+def test_a_sentencepiece_model_alone_and_what_is_saved_of_it(tmp_path, name):
+    """Its ids, special ids and rows; as transformers saves it, and as it is saved here."""
+    folder = tokenizer_folders.unigram(tmp_path / 'alone', name, PLAIN)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert type(theirs).__name__ == name
+    theirs.add_tokens(['naïve café'])
+    theirs.save_pretrained(tmp_path / 'theirs')
+    Tokenizer.load(folder).save(tmp_path / 'ours')
+    texts = ['x <ent>y<ent>', 'it\n is\t  so ', *tokenizer_folders.SCRIPTS]
+    for each in ('alone', 'theirs', 'ours'):
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / each)
+        ours = Tokenizer.load(tmp_path / each)
+        assert (ours.kind, ours.vocab_size) == ('fast', len(theirs)), each
+        for text in [*texts, *tokenizer_folders.NASTY, *TEXTS, *_real()]:
+            found = theirs(text, add_special_tokens=False)['input_ids']
+            assert ours.encode(text) == found, (each, text)
+        special = ('pad', 'unk', 'cls', 'sep', 'mask')
+        if each != 'ours':
+            assert [*ours.special_ids] == [getattr(theirs, f'{n}_token_id') for n in special]
+        same_rows(theirs, ours, 32, 'the town', 'people')
+        words = WithMasks(ours).encode_batch([f'the {theirs.mask_token}.'])[0].tolist()
+        assert words == theirs(f'the {theirs.mask_token}.', add_special_tokens=False)['input_ids']
 
 
 def _trained(folder: pathlib.Path) -> pathlib.Path:

@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 from bert_jax.configs.options import find_class
 from bert_jax.model.blocks.attention_kernels import TPU_BLOCK, run_cudnn, run_tpu_splash
 from bert_jax.model.blocks.part import Linear, Part, Rows
-from bert_jax.model.blocks.positions import POSITIONS
+from bert_jax.model.blocks.positions import POSITIONS, Positions
 from bert_jax.model.dropout import dropout
 
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
@@ -77,6 +77,8 @@ def attend(
     mask: AttentionMask,
     drop: Function | None = None,
     kernel: str = 'xla',
+    bias_BNTS: Array | None = None,
+    terms: int = 1,
 ) -> Array:
     """Return attention's output [B, T, N, D]; scores and softmax are float32.
 
@@ -89,6 +91,8 @@ def attend(
       mask: which keys a query sees.
       drop: dropout on probabilities, which only 'xla' has.
       kernel: what computes it, one of attention_kernels.choose_kernel.
+      bias_BNTS: added to scores, which only 'xla' without a window has.
+      terms: scores are divided by the root of so many widths of a head.
     """
     # Batches of short texts in fine-tuning may be narrower than a block: xla takes those. cuDNN has
     # no window, for it takes no keys to be hidden on the right.
@@ -114,7 +118,9 @@ def attend(
         # tri is true at and left of the diagonal: key position at most query position.
         past_TS = jnp.tri(tokens, k_BSND.shape[1], dtype=bool)
         bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
-    return _compute_attention(q_BTND, k_BSND, v_BSND, bias_B1TS, drop)
+    if bias_BNTS is not None:
+        bias_B1TS = bias_B1TS + bias_BNTS
+    return _compute_attention(q_BTND, k_BSND, v_BSND, bias_B1TS, drop, terms)
 
 
 def _attend_in_blocks(
@@ -145,7 +151,12 @@ def _attend_in_blocks(
 
 
 def _compute_attention(
-    q_TND: Array, k_SND: Array, v_SND: Array, bias_1TS: Array, drop: Function | None
+    q_TND: Array,
+    k_SND: Array,
+    v_SND: Array,
+    bias_1TS: Array,
+    drop: Function | None,
+    terms: int = 1,
 ) -> Array:
     """Return attention's output [..., T, N, D]; what leads is the batch, and blocks of its rows."""
     # Scores come out of the product in float32: in bfloat16 a sum over D loses what softmax is to
@@ -153,7 +164,7 @@ def _compute_attention(
     scores_NTS = jnp.einsum(
         '...TND,...SND->...NTS', q_TND, k_SND, preferred_element_type=jnp.float32
     )
-    scores_NTS = scores_NTS * q_TND.shape[-1] ** -0.5
+    scores_NTS = scores_NTS * (q_TND.shape[-1] * terms) ** -0.5
     probs_NTS = _softmax(scores_NTS + bias_1TS, v_SND.dtype)
     if drop is not None:
         probs_NTS = drop(probs_NTS)
@@ -287,11 +298,20 @@ class SelfAttention(Part):
         rate = self.config.attention_output_dropout
         return super().dropout if rate is None else rate
 
+    @property
+    def positions(self) -> Positions:
+        """How it knows the order of tokens."""
+        positions = find_class('positions', self.config.positions, POSITIONS)
+        return positions(self.config, self.window is not None)
+
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Return the shapes of four matrices: square, but for keys and values of fewer heads."""
+        """Return the shapes of four matrices, and of those that distances have.
+
+        They are square, but for keys and values of fewer heads.
+        """
         c, H = self.config, self.config.hidden_size
         narrow = H, H // c.num_heads * c.kv_heads
-        square = dict.fromkeys(self.columns + self.rows, (H, H))
+        square = dict.fromkeys(self.columns + self.rows + self.positions.matrices, (H, H))
         return square | {'key': narrow, 'value': narrow}
 
     def split_sizes(self) -> dict[str, int]:
@@ -304,9 +324,10 @@ class SelfAttention(Part):
         """Return the FLOPs of queries by keys and of probabilities by values, 2 S^2 H each.
 
         Causal attention counts in full, because the masked half is multiplied too. With a window
-        of w tokens on each side a query has 2w + 1 keys.
+        of w tokens on each side a query has 2w + 1 keys. Positions add their own.
         """
-        return 4 * self.config.hidden_size * seq_len * self._count_keys(seq_len)
+        of_tokens = 4 * self.config.hidden_size * seq_len * self._count_keys(seq_len)
+        return of_tokens + self.positions.flops(seq_len)
 
     def _count_keys(self, seq_len: int) -> int:
         """Return how many keys a token sees, where the row does not end."""
@@ -314,7 +335,9 @@ class SelfAttention(Part):
 
     def kept(self) -> int:
         """Return the numbers of the matrices' outputs and of the context of the heads."""
-        return super().kept() + self.config.hidden_size
+        # What distances have is of no token.
+        of_distances = len(self.positions.matrices) * self.config.hidden_size
+        return super().kept() + self.config.hidden_size - of_distances
 
     def scores(self, seq_len: int) -> int:
         """Return a score for each head and key."""
@@ -330,22 +353,25 @@ class SelfAttention(Part):
         q_BTND = linear('query', x_BTH).reshape(B, T, c.num_heads, D)
         k_BTMD = linear('key', x_BTH).reshape(B, T, c.kv_heads, D)
         v_BTMD = linear('value', x_BTH).reshape(B, T, c.kv_heads, D)
-        positions = find_class('positions', c.positions, POSITIONS)(c, self.window is not None)
+        positions = self.positions
         q_BTND = positions.turned(q_BTND, rows.position_ids_BT)
         k_BTMD = positions.turned(k_BTMD, rows.position_ids_BT)
         # Every kernel reads as many heads of keys and values as of queries.
         k_BTND, v_BTND = _repeat_heads(k_BTMD, c.num_heads), _repeat_heads(v_BTMD, c.num_heads)
+        bias_BNTS = positions.biased(q_BTND, k_BTND, linear, rows, site)
 
         mask = AttentionMask(rows.input_mask_BT, rows.pack_ids_BT, self.window, self.causal)
         if rows.attentions is not None:
             # Of values that name the keys, the output is the probabilities.
             names_BSNS = jnp.broadcast_to(jnp.eye(T)[:, None], (B, T, c.num_heads, T))
-            probs_BTNS = attend(q_BTND, k_BTND, names_BSNS, mask)
+            probs_BTNS = attend(
+                q_BTND, k_BTND, names_BSNS, mask, bias_BNTS=bias_BNTS, terms=positions.terms
+            )
             rows.attentions.append(probs_BTNS.swapaxes(1, 2))
         drop = functools.partial(
             dropout, rate=c.attention_dropout, dropout_rng=rows.dropout_rng, site=site
         )
-        out_BTND = attend(q_BTND, k_BTND, v_BTND, mask, drop, kernel)
+        out_BTND = attend(q_BTND, k_BTND, v_BTND, mask, drop, kernel, bias_BNTS, positions.terms)
         return linear('attention_output', out_BTND.reshape(B, T, H))
 
 

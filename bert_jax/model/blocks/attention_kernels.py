@@ -15,9 +15,11 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.options import find_class
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.mesh.exchange import is_by_parts
 from bert_jax.mesh.sharding import BATCH, list_free_axes
+from bert_jax.model.blocks.positions import POSITIONS
 
 # The fused kernel that `auto` takes on a platform, and the tokens from which it does. cudnn was
 # timed on an H200: 1.09 times as fast a step at 128, 1.41 times at 512 (docs/performance.md).
@@ -68,6 +70,8 @@ def _find_obstacle(
     wanted = 'gpu' if name == 'cudnn' else 'tpu'
     if platform != wanted:
         return f'needs a {wanted.upper()}, and the devices here are of kind {platform}'
+    if find_class('positions', model.positions, POSITIONS).shared is not None:
+        return f'adds nothing to scores, as model.positions={model.positions} does'
     if model.num_heads % runtime.model_parallel:
         # A kernel is split over the devices by whole heads.
         return (

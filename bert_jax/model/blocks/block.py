@@ -12,6 +12,8 @@ import functools
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
@@ -42,7 +44,8 @@ def make_parts(shape: ModelConfig, number: int = 0) -> tuple[Part, Part]:
 
 def find_kind(shape: ModelConfig, number: int) -> tuple[Any, ...]:
     """Return what tells block `number` from others; equal of blocks that one program serves."""
-    return tuple(part.kind for part in make_parts(shape, number))
+    has_convolution = shape.convolution is not None and number == 0
+    return *(part.kind for part in make_parts(shape, number)), has_convolution
 
 
 @functools.lru_cache(maxsize=1024)
@@ -95,12 +98,20 @@ class Block(nn.Module):
         # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
         site = 1 + _SITES_PER_LAYER * index
 
+        asked: set[str] = set()
+
         def linear(name: str, x: Array) -> Array:
             width = shapes[name][1]
             std = c.residual_std if name == last else None
-            layer = dense(c, width, self.dtype, name, self.matmul_dtype, c.use_bias, std)
+
+            def multiply(x: Array) -> Array:
+                layer = dense(c, width, self.dtype, name, self.matmul_dtype, c.use_bias, std)
+                return method.apply_linear(name, layer, x, context)
+
             # Kept with its bias: a loop then writes to its stack what the block goes on with.
-            return checkpoint_name(method.apply_linear(name, layer, x, context), 'kept')
+            out = self._read_again(multiply, x) if name in asked else multiply(x)
+            asked.add(name)
+            return checkpoint_name(out, 'kept')
 
         def drop(out: Array) -> Array:
             return dropout(out, part.dropout, rows.dropout_rng, site + number)
@@ -116,6 +127,25 @@ class Block(nn.Module):
         if is_before:
             return method.adapt_sum(last, total, _leave_as_is, context)
         return norm(method.adapt_sum(last, total, norm, context))
+
+    def _read_again(self, multiply: Function, x: Array) -> Array:
+        """Return a product whose matrix the block has made already, with what tuning adds to it."""
+        again = _Product(multiply, parent=None)
+        if self.is_initializing():  # the matrix is made, and no value is read
+            return jnp.zeros(jax.eval_shape(again.init_with_output, jax.random.key(0), x)[0].shape)
+        product: Any = again.apply({'params': self.variables['params']}, x)
+        return product
+
+
+class _Product(nn.Module):
+    """A product by a block's matrix, as a module of its own that is given the block's weights."""
+
+    multiply: Function
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Return the product of x and the matrix."""
+        return self.multiply(x)
 
 
 def _leave_as_is(x: Array) -> Array:

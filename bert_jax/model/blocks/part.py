@@ -16,7 +16,8 @@ from jax import Array
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.dropout import DropoutRng
 
-# linear(name, x): the product of x and the part's matrix of that name, with its bias.
+# linear(name, x): the product of x and the part's matrix of that name, with its bias. A matrix may
+# be asked for again, with another x.
 Linear = Callable[[str, Array], Array]
 
 
@@ -26,7 +27,8 @@ class Rows(NamedTuple):
     input_mask_BT: 1 where there is a token and 0 for padding; pack_ids_BT: the example that a token
     is of, where rows hold several; position_ids_BT: where each token is in its example, or None
     where positions count from 0; dropout_rng: None outside of training; attentions: gets the
-    probabilities [B, N, T, T] of each block in turn, where they are asked for.
+    probabilities [B, N, T, T] of each block in turn, where they are asked for; relative: what the
+    positions share between blocks, where they add to scores.
     """
 
     input_mask_BT: Array
@@ -34,6 +36,7 @@ class Rows(NamedTuple):
     position_ids_BT: Array | None = None
     dropout_rng: DropoutRng | None = None
     attentions: list[Array] | None = None
+    relative: Any = None
 
 
 class Part:

@@ -214,7 +214,8 @@ class Approach:
         The last axis of one tells them from the positions of rows. A plain text is there once.
         """
         teacher = self._load_teacher(name)
-        prompts = dict((teacher.bert.sentence or SentenceConfig()).prompts)
+        sentence = teacher.bert.sentence or SentenceConfig()
+        prompts = {name: sentence.prompt(name) for name in ('query', 'document')}
         texts = [example.prompted(prompts) for example in self.data.train]
         numbers: dict[str, int] = {}
         rows = []

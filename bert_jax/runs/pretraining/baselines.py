@@ -82,15 +82,19 @@ def count_baselines(
     # The best constant answer: its accuracy is the commoner label's share, and its loss, where it
     # gives that share as a probability, the entropy.
     share = label.mean()
-    entropy = -sum(p * np.log(p) for p in (share, 1 - share) if p > 0)
     return Baselines(
         unigram_nll=float(-log_p[ids].mean()),
         unigram_accuracy=float((ids == counts.argmax()).mean()),
-        nsp_nll=float(entropy),
+        nsp_nll=measure_entropy(share),
         nsp_accuracy=float(max(share, 1 - share)),
         masked=int(ids.size),
         examples=int(label.size),
     )
+
+
+def measure_entropy(share: float) -> float:
+    """Return what the best constant answer loses, in nats, where a share has one of two labels."""
+    return float(-sum(p * np.log(p) for p in (share, 1 - share) if p > 0))
 
 
 def log_baselines(directory: str, examples: int, tokenizer: Tokenizer, nsp: bool) -> Baselines:
@@ -123,6 +127,13 @@ def compare_with_guessing(lines: Sequence[Mapping[str, Any]]) -> str | None:
       more steps that takes at the pace of the last two evaluations: a lower bound, for the pace of
       learning falls.
     """
+    detected = [line for line in lines if line.get('rtd_nats_gained') is not None]
+    if detected:
+        gained, loss = detected[-1]['rtd_nats_gained'], detected[-1]['rtd_loss']
+        figures = f'(held-out rtd_loss {loss:.3f}, guessing {loss + gained:.3f})'
+        if gained > 0:
+            return f'{gained:.3f} nats better than guessing by the share replaced {figures}'
+        return f'no better than guessing by the share replaced {figures}: train longer'
     compared = [line for line in lines if line.get('nats_gained') is not None]
     if not compared:
         return None

@@ -68,6 +68,7 @@ class FirstWeights:
             return
         from bert_jax.runs.sources import fitting
 
+        setup.objective.check_source(init_from)
         is_network = fitting.is_word_network(init_from)
         is_tuned = setup.encoder.tuning.method != 'full'
         if init_by != 'weights' and (is_tuned or is_network):
@@ -86,7 +87,13 @@ class FirstWeights:
         if init_by == _WITH_MOMENTS:
             fitting.check_moments(init_from, self._tokenizer, setup.optimizer)
         self.source = fitting.read_for_pretraining(
-            init_from, self._tokenizer, setup.model, setup.seed, print_map, init_by
+            init_from,
+            self._tokenizer,
+            setup.model,
+            setup.seed,
+            print_map,
+            init_by,
+            setup.objective.list_heads,
         )
 
     def _read_tuned(self, init_from: str, print_map: bool) -> None:

@@ -71,6 +71,9 @@ def measure_languages(
         measures['masked'] = total['mlm_loss'][1]
     if 'nsp_loss' in measures:
         measures['examples'] = total['nsp_loss'][1]
+    if 'rtd_loss' in measures:
+        guess = baselines.measure_entropy(measures['rtd_share'])
+        measures['rtd_nats_gained'] = guess - measures['rtd_loss']
     return measures
 
 
@@ -114,15 +117,16 @@ class HeldOutEvaluation:
         self.guess = baselines.log_baselines(records.directory, examples, records.tokenizer, nsp)
 
     def __call__(self, step: int, state: TrainState) -> EvalResult:
-        """Return the line of an evaluation, and its rank: best is the lowest masked-LM loss."""
+        """Return the line of an evaluation, and its rank: best is the lowest loss."""
         del step
         params = join_frozen(state.params, state.frozen)
         measures = measure_languages(self._eval_step, params, self._batches())
         line = {'split': 'eval', **measures}
         if 'mlm_loss' in measures:
             line['nats_gained'] = self.guess.unigram_nll - measures['mlm_loss']
-        # A student may learn a teacher's relations alone.
-        loss = measures.get('mlm_loss', measures.get('relation_loss', math.nan))
+        # A student may learn a teacher's relations alone; of two models the detector is wanted.
+        names = ('rtd_loss', 'mlm_loss', 'relation_loss')
+        loss = next((measures[name] for name in names if name in measures), math.nan)
         # A loss that is not finite can be no best. Losses of different lengths do not compare: a
         # later phase's are always better.
         score = None
@@ -140,15 +144,19 @@ def make_evaluation(
     context: RunContext,
     data: PhaseData,
     eval_step: Callable[[Any, Batch], MetricSums],
-    pair_loss: bool,
+    setup: PretrainingSetup,
 ) -> Evaluation | None:
     """Make the evaluation of a phase, and note what guessing scores; None without any records."""
     if not data.records.manifest.records('eval'):
         return None
-    runtime, nsp = context.runtime, data.kind.nsp and pair_loss
+    objective = setup.objective
+    runtime = context.runtime
+    nsp = data.kind.nsp and setup.pair_loss and objective.learns_pairs
     evaluate = HeldOutEvaluation(data, eval_step, runtime.eval_batches, nsp, context.heartbeat)
     if processes.is_lead_process():
         scores = evaluate.guess.by_metric(nsp)
+        if objective.beside:  # what guessing loses on another model's task is not in their sum
+            del scores['loss']
         guess = notes.Guess(data.first, scores, data.records.lasting_path())
         notes.note_guess(context.folder.name, guess)
     return Evaluation(runtime.eval_every, evaluate)
@@ -174,13 +182,15 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         dataclasses.replace(config, tuning=source.model.tuning, distillation=DistillationConfig()),
         config.find_phase(source.step),
     )
-    objective = setup.make_objective(setup.make_model(), manifest.objective in ('nsp', 'sop'))
+    model = setup.make_model(is_whole=True)
+    objective = setup.make_objective(model, manifest.objective in ('nsp', 'sop'))
     eval_step = jax.jit(make_eval_step(objective))
 
     # No gradients are kept, so batches are larger than in training.
     size = eval_batch_size(mesh, manifest.seq_len, manifest.records(split))
     stream = RecordStream(data, split, size, config.seed, sharding.list_local_rows(mesh, size))
-    params = partition.put(source.params, mesh, config.runtime.scan_layers)
+    beside = {name: model.params for name, model in source.bert.beside.items()}
+    params = partition.put({**source.params, **beside}, mesh, config.runtime.scan_layers)
     inputs = word_vectors.inputs(config.model, tokenizer)
 
     # Every record once; the last batch is filled up with rows of weight 0.

@@ -165,12 +165,13 @@ def _plan_phase(
 
 def _list_facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
     """Return what is planned on what, in the order in which it is read."""
-    from bert_jax.costs import estimate, flops
+    from bert_jax.costs import estimate
     from bert_jax.model import partition
     from bert_jax.train.pretraining_program import PretrainingSetup
 
     abstract = estimate.make_abstract_mesh(config, topology)
-    departures = PretrainingSetup.from_config(config).list_departures(abstract)
+    setup = PretrainingSetup.from_config(config)
+    departures = setup.list_departures(abstract)
     warnings = [*partition.list_unsplit(config.model, config.runtime), *departures]
     chip = 'name peak_flops hbm hbm_usable hbm_bandwidth ici source'.split()
     return {
@@ -182,7 +183,7 @@ def _list_facts(config: PretrainConfig, topology: Topology) -> dict[str, Any]:
         'mesh': dict(abstract.shape),
         'warnings': warnings,
         'chip': {name: getattr(topology.chip, name) for name in chip},
-        'parameters': flops.count_parameters(config.model),
+        'parameters': setup.count_parameters(),
     }
 
 

@@ -18,6 +18,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.model.embedding_kinds import OF_WORDS
+from bert_jax.configs.objectives import OBJECTIVES
 from bert_jax.configs.schema import ModelConfig, Phase, PretrainConfig
 from bert_jax.input_pipeline.records.shards import Manifest, check_files
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -154,6 +155,11 @@ def _check_records(config: PretrainConfig, records: Records) -> None:
             f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
         )
     check_model_reads(config.model, manifest, directory)
+    if manifest.masking == 'static' and OBJECTIVES[config.objective].masks_in_step:
+        raise UserError(
+            f'--data={directory}: the records are masked already, and objective='
+            f'{config.objective} masks in each step: make them with --masking=dynamic'
+        )
     faults = check_files(directory, manifest.files)
     if faults:
         raise UserError(

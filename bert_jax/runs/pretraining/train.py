@@ -81,9 +81,9 @@ class PretrainResult(RunResult):
     def uses(self, folder: str) -> dict[str, str]:
         """Return commands for the model in `folder`, a word of the shell, and what they do."""
         fill = f'bert-fill-mask --workdir={folder}'
-        masked_words = any('mlm_loss' in line for line in self._lines)
+        names = {name for line in self._lines for name in line}
         uses = {}
-        if masked_words:
+        if 'mlm_loss' in names and 'rtd_loss' not in names:
             uses[fill] = 'asks for texts with [MASK], fills it in'
         finetune = f'bert-finetune --task=TASK --init_from={folder} --workdir=DIR'
         return uses | {finetune: 'trains it on a task'}
@@ -132,7 +132,8 @@ def print_sizes(config: PretrainConfig, records: list[Records]) -> None:
 
         # The formula's FLOPs: the compiler counts the body of a loop once.
         phase, predictions = data.phase, data.records.manifest.max_predictions
-        work = flops.count_training_flops(setup.encoder, phase.seq_len, predictions)
+        shapes = setup.objective.list_shapes(setup.encoder)
+        work = flops.count_models_flops(shapes, phase.seq_len, predictions)
         print(
             f'phase {data.number}: seq_len {phase.seq_len}, batch {phase.batch_size},'
             f' {phase.steps:,} steps, attention {program.kernel},'
@@ -193,9 +194,10 @@ def pretrain(
                 setup = PretrainingSetup.from_config(config, data.number)
                 context.hparams, grows = setup.hparams, data.growth is not None
                 program = setup.make_program(data.kind, mesh, grows=grows)
-                evaluation = make_evaluation(context, data, program.eval_step, setup.pair_loss)
+                evaluation = make_evaluation(context, data, program.eval_step, setup)
                 stream = data.stream('train')
-                part = make_part(context, data, stream, setup.encoder)
+                shapes = setup.objective.list_shapes(setup.encoder)
+                part = make_part(context, data, stream, shapes)
                 batches = data.batches(stream, int(context.state.step))
                 ended = train_steps(context, program.train_step, batches, evaluation, part)
                 signal = ended.signal
@@ -228,7 +230,7 @@ def _claim(
 
 def _log_sizes(context: RunContext, setup: PretrainingSetup, state: TrainState) -> None:
     """Log what is trained, on which devices."""
-    count, tuning = f'{flops.count_parameters(setup.model):,}', setup.encoder.tuning
+    count, tuning = f'{setup.count_parameters():,}', setup.encoder.tuning
     if tuning.method != 'full':
         count += f', of which {tuning.method} trains and adds'
         count += f' {count_weights(state.params, setup.model):,},'
@@ -243,9 +245,15 @@ def _log_sizes(context: RunContext, setup: PretrainingSetup, state: TrainState) 
 
 
 def make_part(
-    context: RunContext, data: PhaseData, stream: RecordStream, encoder: ModelConfig
+    context: RunContext,
+    data: PhaseData,
+    stream: RecordStream,
+    shapes: list[tuple[ModelConfig, bool]],
 ) -> Part:
-    """Say of the steps of a phase, from the run's state on, what the log shall know of them."""
+    """Say of the steps of a phase, from the run's state on, what the log shall know of them.
+
+    shapes: of the models, as MaskedWords.list_shapes has them.
+    """
     step, phase = int(context.state.step), data.phase
     logging.info(
         f'phase {data.number}: seq_len {phase.seq_len}, batch {phase.batch_size}, steps {step} to'
@@ -254,7 +262,7 @@ def make_part(
     predictions = data.records.manifest.max_predictions
 
     def count_flops(length: int) -> int:
-        return flops.count_training_flops(encoder, length, predictions)
+        return flops.count_models_flops(shapes, length, predictions)
 
     return Part(
         last=data.last,

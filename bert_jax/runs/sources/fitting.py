@@ -12,7 +12,7 @@ Owns what training may ask of a model that it starts from, and of a network of w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -65,6 +65,7 @@ _SIZES = {
 _FLAG = '--init_by=weights_and_moments'
 # How weights are made of a source's (`--init_by`).
 InitBy = Literal['weights', 'weights_and_moments', 'tiling', 'layers']
+ListHeads = Callable[[ModelConfig, Collection[str]], list[str]]
 
 
 def list_shape_settings(
@@ -110,6 +111,7 @@ def read_for_pretraining(
     seed: int,
     print_map: bool = False,
     init_by: InitBy = 'weights',
+    list_heads: ListHeads | None = None,
 ) -> Source:
     """Read what pre-training goes on from, with the vocabulary of `tokenizer`.
 
@@ -120,7 +122,7 @@ def read_for_pretraining(
     an extension of it.
     """
     source = make_plain(read_source(name, print_map))
-    return fit_for_pretraining(source, tokenizer, config, seed, init_by)
+    return fit_for_pretraining(source, tokenizer, config, seed, init_by, list_heads)
 
 
 def fit_for_pretraining(
@@ -129,8 +131,12 @@ def fit_for_pretraining(
     config: ModelConfig,
     seed: int,
     init_by: InitBy = 'weights',
+    list_heads: ListHeads | None = None,
 ) -> Source:
-    """Return `read_for_pretraining`, of a source that was read and is plain."""
+    """Return `read_for_pretraining`, of a source that was read and is plain.
+
+    list_heads: as MaskedWords.list_heads; None: the head of masked words and pairs.
+    """
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = drop_word_table(extend_vocabulary(source, tokenizer), config)
     if init_by in _SIZES:
@@ -149,7 +155,10 @@ def fit_for_pretraining(
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
     bare = HEADS['encoder'].of(config.family).parts
-    parts = tuple(dict.fromkeys((*bare, *choose_pretraining_head(config).parts)))
+    own = choose_pretraining_head(config).parts
+    if list_heads is not None:
+        own = tuple(list_heads(config, source.bert.parts))
+    parts = tuple(dict.fromkeys((*bare, *own)))
     unused = [part for part in source.bert.parts if part not in parts]
     if unused:
         logging.info(f'{source.where}: its {", ".join(unused)} is not used')

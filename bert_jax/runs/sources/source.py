@@ -47,12 +47,13 @@ from bert_jax.model.heads import Pretraining
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
+from bert_jax.train.pretraining_objectives import MaskedWords, choose_objective
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import HEADS, choose_pretraining_head
+from bert_jax.train.task_heads import HEADS
 
 # For messages: what a path could have been.
 # Fields of a model that came later than fingerprints.
-_LATER = ('sentence', 'chosen')
+_LATER = ('sentence', 'chosen', 'beside')
 _KINDS = (
     'a workdir of bert-pretrain or bert-finetune, a Hugging Face BERT or peft directory, or a'
     ' Google checkpoint with its bert_config.json'
@@ -96,7 +97,7 @@ class Source(NamedTuple):
         A path and a step do not name a model: other weights may lie in the same folder tomorrow.
         """
         # Everything but the arrays, whose repr would leave out most of their numbers.
-        fields = self.bert._replace(params={})._asdict().items()
+        fields = self.bert._replace(params={}, beside={})._asdict().items()
         # Models that lack a field which came later keep the digits they had before it.
         given = (f'{name}={value!r}' for name, value in fields if value or name not in _LATER)
         facts = f'(Model({", ".join(given)}), {self.tokenizer.fingerprint!r})'
@@ -381,7 +382,7 @@ def _read_workdir(
         base = (encoder or _read_encoder(workdir)).params['encoder']
         params, model = assemble_tuned(base, params, model, workdir.name)
     if isinstance(config, PretrainConfig):
-        bert = Model(model, params, choose_pretraining_head(model).class_in(model.family))
+        bert = _make_models(choose_objective(config), params, model)
     else:
         data = workdir.data(head=str, labels=list)
         head = HEADS.get(data['head'])
@@ -397,6 +398,15 @@ def _read_workdir(
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
     return Reading(bert, {name: name for name in group_by_path(params)}, (), ()), step
+
+
+def _make_models(objective: MaskedWords, params: dict[str, Any], encoder: ModelConfig) -> Model:
+    """Return what a run of pre-training has trained, with the models beside it."""
+    models = []
+    for shape, own, head in objective.split(params, encoder):
+        models.append(Model(shape, own, head.class_in(shape.family)))
+    bert, *others = models
+    return bert._replace(beside=dict(zip(objective.beside, others, strict=True)))
 
 
 def _read_encoder(workdir: Workdir) -> Source:

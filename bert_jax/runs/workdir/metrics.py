@@ -34,8 +34,9 @@ FILE = 'metrics.jsonl'
 
 # In the log line these come first, and those are left out; files have all.
 _FIRST = (
-    'loss mlm_loss nats_gained mlm_accuracy nsp_accuracy learning_rate tokens_per_s mfu'.split()
-)
+    'loss rtd_loss rtd_nats_gained mlm_loss nats_gained mlm_accuracy nsp_accuracy learning_rate'
+    ' tokens_per_s mfu'
+).split()
 _LEFT_OUT = (
     'nsp_loss nsp_accuracy_is_next nsp_accuracy_random param_norm seconds sequences_per_s step_ms'
     ' model_tflops'
@@ -46,6 +47,7 @@ _SHORT = {
     'mlm_accuracy': 'mlm_acc',
     'nsp_accuracy': 'nsp_acc',
     'nats_gained': 'nats gained',
+    'rtd_nats_gained': 'rtd_gained',
     'learning_rate': 'lr',
     'tokens_per_s': 'tok/s',
 }

@@ -92,6 +92,9 @@ QUANTITIES = {
     'mlm_accuracy': Quantity('Masked tokens: accuracy', '%', 100),
     'nsp_loss': Quantity('Next sentence: loss', 'nats a pair'),
     'nsp_accuracy': Quantity('Next sentence: accuracy', '%', 100),
+    'rtd_loss': Quantity('Replaced tokens: loss', 'nats a token'),
+    'rtd_accuracy': Quantity('Replaced tokens: accuracy', '%', 100),
+    'rtd_found': Quantity('Replaced tokens: share found', '%', 100),
     'accuracy': Quantity('Accuracy', '%', 100),
     'learning_rate': Quantity('Learning rate', ''),
     'tokens_per_s': Quantity('Speed', 'tokens a second'),
@@ -274,7 +277,7 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
     for line in lines:
         if line['split'] not in ('train', 'eval'):
             scored |= {(line['split'], name): None for name in line.keys() - {'step', 'split'}}
-    losses = [('train', name) for name in ('loss', 'mlm_loss', 'nsp_loss')]
+    losses = [('train', name) for name in ('loss', 'mlm_loss', 'nsp_loss', 'rtd_loss')]
     accuracies = [('eval', name) for name in ('mlm_accuracy', 'nsp_accuracy', 'accuracy')]
     pictures = {
         'losses.png': ('Loss in training', get_loss_unit(data), losses),

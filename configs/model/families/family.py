@@ -262,6 +262,8 @@ class Family:
       class_head: what stands between an example's vector and its labels.
       masked_lm: the masked-LM head.
       drops_spans: whether there is dropout before the layer for spans too.
+      widens_first: whether embeddings that are narrower than the blocks are brought to their width
+        before the norm, without a bias; else after it.
       has_first_norm: whether the first block normalises what its attention reads; it is asked
         where norms come before sub-layers.
     """
@@ -277,6 +279,7 @@ class Family:
     class_head: ClassHead = ClassHead()
     masked_lm: MaskedLMHead = MaskedLMHead()
     drops_spans: bool = False
+    widens_first: bool = False
     has_first_norm: bool = True
 
     def class_of(self, bert_class: str) -> str:

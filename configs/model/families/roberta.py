@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import (
     ClassHead,
@@ -64,3 +67,25 @@ FAMILY = Family(
     class_head=ClassHead(place='task', drops_before=True),
     masked_lm=MaskedLMHead(act='gelu_erf'),
 )
+
+
+def make_relative(name: str, model_type: str, prefix: str, **written: Any) -> Family:
+    """Return a family whose classes are RoBERTa's under another name.
+
+    `written`: settings of config.json that it has otherwise.
+    """
+    names = FAMILY.transformers
+    in_class = {
+        architecture.replace(names.prefix, prefix): arrays
+        for architecture, arrays in names.in_class.items()
+    }
+    theirs = dataclasses.replace(
+        names,
+        model_type=model_type,
+        prefix=prefix,
+        in_class=in_class,
+        written={**names.written, **written},
+        defaults={'pad_token_id': 1},
+        base=names.model_type,
+    )
+    return dataclasses.replace(FAMILY, name=name, transformers=theirs)

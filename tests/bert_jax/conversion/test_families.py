@@ -13,8 +13,10 @@ from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece, TransformersNames
 from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.conversion import huggingface
+from bert_jax.runs.sources.source import read_source
 from bert_jax.train.task_heads import CLASSES, HEADS
-from tests.helpers import tiny_models
+from tests.helpers import tiny_models, trees
+from tests.helpers.refusals import refused
 
 LAYER = 'layers.{}'
 MADE_UP = dataclasses.replace(
@@ -73,3 +75,50 @@ def test_fused_and_split_arrays_go_out_and_come_back(tmp_path, made_up):
             np.testing.assert_array_equal(
                 back.model.params['encoder']['layers'][name][leaf], layers[name][leaf]
             )
+
+
+OF_ROBERTA = ['roberta', 'xlm_roberta', 'camembert']
+
+
+def written(folder, family: str, head: str, **settings):
+    """Writes a model's directory with other settings, ... for none; returns the model."""
+    model = tiny_models.of_family(family, head, type_vocab_size=1)
+    huggingface.write(folder, model)
+    file = folder / 'config.json'
+    stated = json.loads(file.read_text()) | settings
+    file.write_text(json.dumps({name: value for name, value in stated.items() if value is not ...}))
+    return model
+
+
+@pytest.mark.parametrize('family', OF_ROBERTA)
+@pytest.mark.parametrize('head', ['encoder', 'masked_words', 'tokens', 'span'])
+def test_a_directory_that_names_no_class_is_read_by_its_arrays(tmp_path, family, head):
+    written(tmp_path, family, head)
+    wanted = huggingface.read(tmp_path).model
+    written(tmp_path, family, head, architectures=...)
+    found = huggingface.read(tmp_path).model
+    assert found.architecture == FAMILIES[family].transformers.bare
+    assert found.parts == HEADS[head].of(family).parts
+    assert trees.equal(found.params, wanted.params)
+
+
+@pytest.mark.parametrize('family', OF_ROBERTA)
+def test_rows_of_positions_are_counted_from_the_padding(tmp_path, family):
+    """512 rows are 510 tokens, as in transformers; rows of no text alone are refused."""
+    model = written(tmp_path, family, 'encoder')
+    settings = json.loads((tmp_path / 'config.json').read_text())
+    assert settings['max_position_embeddings'] == model.config.max_position + 2
+    assert huggingface.read(tmp_path).model.config == model.config
+    written(tmp_path, family, 'encoder', max_position_embeddings=2)
+    with refused('max_position_embeddings=2: with pad_token_id=1 the first 2 rows are of no text'):
+        huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize('family', OF_ROBERTA)
+def test_files_of_the_code_that_released_it_are_refused(tmp_path, family):
+    """fairseq's folder, and the words for one of Google's, which there is none of."""
+    for name in ('model.pt', 'dict.txt', 'sentencepiece.bpe.model'):
+        (tmp_path / name).write_bytes(b'')
+    with refused('no config.json in it; expected a workdir'):
+        read_source(str(tmp_path))
+    assert FAMILIES[family].google is None

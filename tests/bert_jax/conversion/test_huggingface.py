@@ -209,8 +209,8 @@ EXTRA = np.ones((40, 16), 'f')
     ('changes', 'message'),
     [
         (
-            {'model_type': 'xlm-roberta', 'architectures': ['XLMRobertaForMaskedLM']},
-            "describes XLMRobertaForMaskedLM (model_type 'xlm-roberta')",
+            {'model_type': 'xlnet', 'architectures': ['XLNetLMHeadModel']},
+            "describes XLNetLMHeadModel (model_type 'xlnet')",
         ),
         ({'architectures': ['RobertaModel']}, "describes RobertaModel (model_type 'bert')"),
         ({'hidden_act': 'silu'}, 'only gelu_new, gelu, relu'),
