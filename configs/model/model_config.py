@@ -353,13 +353,19 @@ class ModelConfig(Section):
         return _NONE
 
     def check(self) -> None:
-        """Refuse sizes that do not divide, and settings of another kind of embedding."""
+        """Refuse what does not fit together, and settings that others leave unread."""
+        self._check_sizes()
+        self._check_parts()
+        self._check_unread()
+        fault = self.words.fault(self)
+        if fault:
+            self._require(False, *fault)
+
+    def _check_sizes(self) -> None:
+        """Refuse sizes that do not divide."""
         # Heads share the width: each has hidden_size / num_heads.
-        width, is_rotary, is_local = self.hidden_size, self.positions == 'rotary', self.local_window
+        width, is_rotary = self.hidden_size, self.positions == 'rotary'
         self._require(width % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={width}')
-        shares_head = self.traits.class_head.place == 'all'
-        with_family = f'cls or mean with family={self.family}'
-        self._require(self.pooling != 'late' or not shares_head, 'pooling', with_family)
         of_queries = f'a divisor of num_heads={self.num_heads}'
         self._require(self.num_heads % self.kv_heads == 0, 'num_kv_heads', of_queries)
         self._require(
@@ -378,9 +384,16 @@ class ModelConfig(Section):
             'such that hidden_size / num_heads is even, to be turned by positions=rotary',
         )
 
+    def _check_parts(self) -> None:
+        """Refuse parts that do not go together."""
+        shares_head = self.traits.class_head.place == 'all'
+        with_family = f'cls or mean with family={self.family}'
+        self._require(self.pooling != 'late' or not shares_head, 'pooling', with_family)
+        shares_keys = self.num_kv_heads is not None and self.positions == 'disentangled'
+        self._require(not shares_keys, 'num_kv_heads', 'left alone with positions=disentangled')
         adds_to_scores = self.positions in ('relative_bias', 'disentangled')
         self._require(
-            not (is_local and adds_to_scores),
+            not (self.local_window and adds_to_scores),
             'local_window',
             f'left alone with positions={self.positions}, which adds to the scores of all tokens',
         )
@@ -396,7 +409,10 @@ class ModelConfig(Section):
             'odd: a token in the middle, and as many on each side',
         )
 
-        # What other settings leave unread would be ignored: its name, whether it is read, and why.
+    def _check_unread(self) -> None:
+        """Refuse settings that others leave unread: they would be ignored."""
+        # The name of each, whether it is read, and why it is not.
+        is_rotary, is_local = self.positions == 'rotary', self.local_window
         angles = f'with positions={self.positions}, local_window={is_local}'
         head = f'with family={self.family}: its masked-LM head is hidden_size wide'
         block = f'with family={self.family}: its first block has a norm less'
@@ -415,9 +431,6 @@ class ModelConfig(Section):
         ):
             is_default = getattr(self, name) == getattr(ModelConfig, name)
             self._require(bool(is_read) or is_default, name, f'left alone {why}')
-        fault = self.words.fault(self)
-        if fault:
-            self._require(False, *fault)
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
         """Return the shape with what `tuning` adds; UserError where it does not fit."""
