@@ -182,8 +182,9 @@ def write_settings(
     for name, number in settings.items():
         if name.endswith('_token_id'):
             number = (token_ids or {}).get(name, number)
-            # torch refuses a number that is of no row
-            settings[name] = number if number < model.config.vocab_size else None
+            # torch refuses a number that is of no row, but transformers wants one for a mask
+            is_row = number < model.config.vocab_size or name == 'mask_token_id'
+            settings[name] = number if is_row else None
     first = _find_first_position(model.config.traits, settings)
     settings['max_position_embeddings'] = first + model.config.max_position
     is_number = model.row.problem_type == 'regression' and model.outputs == 1

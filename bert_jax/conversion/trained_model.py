@@ -217,9 +217,10 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
                     ' --format=stablehlo writes it'
                 )
     family = model.config.family
-    lacking = {model.config.traits.class_of(f'Bert{end}') for end in model.config.traits.lacks}
-    named = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
-    classes = [name for name in named if name not in lacking]
+    classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    if shape is not None:
+        for end in model.config.traits.lacks:
+            del classes[model.config.traits.class_of(end)]
     if model.architecture not in classes:
         raise UserError(
             f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'

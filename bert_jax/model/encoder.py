@@ -136,15 +136,18 @@ class Encoder(nn.Module):
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 
-        head, is_late = c.traits.class_head, c.pooling == 'late'
-        pooled = x_BTH if is_late else self._pool(x_BTH, input_mask_BT, packing)
+        return x_BTH, self._make_vector(x_BTH, rows, packing), shared_VE
+
+    def _make_vector(self, x_BTH: Array, rows: Rows, packing: Packing | None) -> Array:
+        """Return the pooled token [B, H], of packed rows [B, K, H], after the pooler, if any."""
+        c, mask_BT, head = self.config, rows.input_mask_BT, self.config.traits.class_head
+        is_late = c.pooling == 'late'
+        pooled = x_BTH if is_late else self._pool(x_BTH, mask_BT, packing)
         if head.in_bare or (self.pools and head.place == 'task'):
-            pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
+            pooled = dropout(pooled, self.pooler_dropout, rows.dropout_rng, POOLER_SITE)
             activate = ACTIVATIONS[head.act or c.hidden_act]
             pooled = activate(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled))
-        if is_late:
-            pooled = self._pool(pooled, input_mask_BT, packing)
-        return x_BTH, pooled, shared_VE
+        return self._pool(pooled, mask_BT, packing) if is_late else pooled
 
     def _share(self, x_BTH: Array, rows: Rows) -> tuple[Rows, Callable[[Array], Array] | None]:
         """Return the rows with what their positions share, and what the first block goes through.

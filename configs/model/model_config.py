@@ -353,13 +353,19 @@ class ModelConfig(Section):
         return _NONE
 
     def check(self) -> None:
-        """Refuse sizes that do not divide, and settings of another kind of embedding."""
+        """Refuse what does not fit together, and settings that others leave unread."""
+        self._check_sizes()
+        self._check_parts()
+        self._check_unread()
+        fault = self.words.fault(self)
+        if fault:
+            self._require(False, *fault)
+
+    def _check_sizes(self) -> None:
+        """Refuse sizes that do not divide."""
         # Heads share the width: each has hidden_size / num_heads.
-        width, is_rotary, is_local = self.hidden_size, self.positions == 'rotary', self.local_window
+        width, is_rotary = self.hidden_size, self.positions == 'rotary'
         self._require(width % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={width}')
-        shares_head = self.traits.class_head.place == 'all'
-        with_family = f'cls or mean with family={self.family}'
-        self._require(self.pooling != 'late' or not shares_head, 'pooling', with_family)
         of_queries = f'a divisor of num_heads={self.num_heads}'
         self._require(self.num_heads % self.kv_heads == 0, 'num_kv_heads', of_queries)
         self._require(
@@ -378,9 +384,38 @@ class ModelConfig(Section):
             'such that hidden_size / num_heads is even, to be turned by positions=rotary',
         )
 
-        self._check_distances()
+    def _check_parts(self) -> None:
+        """Refuse parts that do not go together."""
+        shares_head = self.traits.class_head.place == 'all'
+        with_family = f'cls or mean with family={self.family}'
+        self._require(self.pooling != 'late' or not shares_head, 'pooling', with_family)
+        self._require(
+            self.num_kv_heads is None or self.positions != 'disentangled',
+            'num_kv_heads',
+            'left alone with positions=disentangled, where distances have keys of all heads',
+        )
+        adds_to_scores = self.positions in ('relative_bias', 'disentangled')
+        self._require(
+            not (self.local_window and adds_to_scores),
+            'local_window',
+            f'left alone with positions={self.positions}, which adds to the scores of all tokens',
+        )
+        half, farthest = (self.relative_buckets or 0) // 2, self.relative_max or self.max_position
+        self._require(
+            half == 0 or farthest > half + 1 or self.max_position <= half + 1,
+            'relative_max',
+            f'more than {half + 1}, which near distances take (half of relative_buckets)',
+        )
+        self._require(
+            self.convolution is None or self.convolution % 2 == 1,
+            'convolution',
+            'odd: a token in the middle, and as many on each side',
+        )
 
-        # What other settings leave unread would be ignored: its name, whether it is read, and why.
+    def _check_unread(self) -> None:
+        """Refuse settings that others leave unread: they would be ignored."""
+        # The name of each, whether it is read, and why it is not.
+        is_rotary, is_local = self.positions == 'rotary', self.local_window
         angles = f'with positions={self.positions}, local_window={is_local}'
         head = f'with family={self.family}: its masked-LM head is hidden_size wide'
         block = f'with family={self.family}: its first block has a norm less'
@@ -399,34 +434,6 @@ class ModelConfig(Section):
         ):
             is_default = getattr(self, name) == getattr(ModelConfig, name)
             self._require(bool(is_read) or is_default, name, f'left alone {why}')
-        fault = self.words.fault(self)
-        if fault:
-            self._require(False, *fault)
-
-    def _check_distances(self) -> None:
-        """Refuse what does not go with positions that add to scores, and a lopsided convolution."""
-        adds_to_scores = self.positions in ('relative_bias', 'disentangled')
-        self._require(
-            not (self.local_window and adds_to_scores),
-            'local_window',
-            f'left alone with positions={self.positions}, which adds to the scores of all tokens',
-        )
-        self._require(
-            self.num_kv_heads is None or self.positions != 'disentangled',
-            'num_kv_heads',
-            'left alone with positions=disentangled, where distances have keys of all heads',
-        )
-        half, farthest = (self.relative_buckets or 0) // 2, self.relative_max or self.max_position
-        self._require(
-            half == 0 or farthest > half + 1 or self.max_position <= half + 1,
-            'relative_max',
-            f'more than {half + 1}, which near distances take (half of relative_buckets)',
-        )
-        self._require(
-            self.convolution is None or self.convolution % 2 == 1,
-            'convolution',
-            'odd: a token in the middle, and as many on each side',
-        )
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:
         """Return the shape with what `tuning` adds; UserError where it does not fit."""

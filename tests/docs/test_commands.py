@@ -62,6 +62,10 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ('docs/modernbert.md', r'answerdotai/'): 'it needs the Hub; tests/parity has such a directory',
     ('docs/roberta.md', r'runs/xlmr'): 'it needs the Hub; tests/parity has such directories',
     (
+        'docs/more_encoders.md',
+        r'distilbert/|EuroBERT/|teacher=bert-base',
+    ): 'it needs the Hub, or a large model; tests/parity has such directories',
+    (
         'docs/studies.md',
         r'--workdir=',
     ): 'it takes hours; tests/bert_jax/reports/studies runs a small one',

@@ -14,9 +14,11 @@ import safetensors.numpy
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
-from bert_jax.conversion.trained_model import Model
+from bert_jax.conversion.trained_model import Model, list_left_out
+from bert_jax.inference.serving_folder import list_token_ids
 from bert_jax.model import layout
 from bert_jax.train.task_heads import CLASSES
+from tests.helpers import tiny_models
 from tests.parity import reference
 from tests.parity.reference import torch
 
@@ -95,8 +97,8 @@ def test_outputs_and_files(tmp_path, architecture, settings):
             np.asarray(array)[real], there[real], atol=1e-5, rtol=1e-5, err_msg=name
         )
 
-    ids = {name: number for name, number in EURO.items() if name.endswith('token_id')}
-    huggingface.write(tmp_path / 'ours', model, ids if 'Euro' in architecture else None)
+    ids = list_token_ids(tiny_models.tokenizer())
+    huggingface.write(tmp_path / 'ours', model, ids)
     files = [
         safetensors.numpy.load_file(tmp_path / f / 'model.safetensors') for f in ('theirs', 'ours')
     ]
@@ -200,11 +202,12 @@ def test_settings_that_are_not_built(tmp_path, settings, said):
     assert '\n' not in str(error.value)
 
 
-def test_a_class_that_transformers_lacks_is_refused(tmp_path):
+def test_a_class_that_transformers_lacks_is_written_as_a_program_alone(tmp_path):
     _, model = pair('EuroBertForTokenClassification', tmp_path)
     model = model.under('span')._replace(params=model.params | {'span': model.params['classifier']})
     with pytest.raises(UserError, match='EuroBertForQuestionAnswering is none of the classes'):
         huggingface.write(tmp_path / 'out', model)
+    assert list_left_out(model, '', None) == ('classifier',)  # a program is written
 
 
 def test_what_a_short_config_means(tmp_path):

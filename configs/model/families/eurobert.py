@@ -120,7 +120,7 @@ FAMILY = Family(
         outside=('encoder/pooler',),
     ),
     pairs=(),
-    lacks=('ForQuestionAnswering', 'ForMultipleChoice'),
+    lacks=('BertForQuestionAnswering', 'BertForMultipleChoice'),
     class_head=ClassHead(place='task', act='gelu_erf', in_bare=False),
     masked_lm=MaskedLMHead(has_transform=False, is_tied=False, has_bias=False),
 )

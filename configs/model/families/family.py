@@ -257,7 +257,7 @@ class Family:
         it are of no text, and the last of them is that of all padding.
       pairs: the heads that tell pairs of texts apart, as transformers' classes end; pre-training
         has pairs where there are any.
-      lacks: heads, as classes of BERT end, for which transformers has no class of the family: they
+      lacks: classes of BERT whose like transformers does not have of the family: such heads
         are trained here, and exported as programs alone.
       class_head: what stands between an example's vector and its labels.
       masked_lm: the masked-LM head.

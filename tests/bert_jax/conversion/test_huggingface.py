@@ -213,7 +213,7 @@ EXTRA = np.ones((40, 16), 'f')
             "describes XLNetLMHeadModel (model_type 'xlnet')",
         ),
         ({'architectures': ['RobertaModel']}, "describes RobertaModel (model_type 'bert')"),
-        ({'hidden_act': 'silu'}, 'only gelu_new, gelu, relu'),
+        ({'hidden_act': 'mish'}, 'only gelu_new, gelu, relu'),
         ({'position_embedding_type': 'relative_key'}, "only 'absolute' is"),
         ({'vocab_size': 48}, '(40, 16) in the file, (48, 16) by config.json'),
         ({'num_hidden_layers': 5}, 'encoder.layer.{2,3,4}.output.dense.weight; not known'),

@@ -135,6 +135,10 @@ def test_dropout_is_before_the_spans_of_distilbert_alone():
     ('changes', 'said'),
     [
         ({'num_kv_heads': 3}, 'num_kv_heads=3: must be a divisor of num_heads=2'),
+        (
+            {'num_kv_heads': 1, 'positions': 'disentangled'},
+            'left alone with positions=disentangled',
+        ),
         ({'family': 'modernbert', 'pooling': 'late'}, "pooling='late': must be cls or mean"),
     ],
 )
