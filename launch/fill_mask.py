@@ -55,7 +55,10 @@ def write_answer(filled: dict[str, Any]) -> str:
     for number, words in enumerate(filled['masks'], 1):
         if several:
             lines.append(f'  mask {number}')
-        lines += [f'  {word["probability"]:8.4f}  {word["token"]}' for word in words]
+        for word in words:
+            # A line end is an answer too, of models that read whole texts.
+            token = word['token'].replace('\n', '\\n').replace('\r', '\\r')
+            lines.append(f'  {word["probability"]:8.4f}  {token}')
     return '\n'.join(lines)
 
 

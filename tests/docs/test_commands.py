@@ -113,6 +113,7 @@ SIZES = {  # what is replaced in a command
     r'--new_words=\S+': '--new_words=20',
     r'model\.vocab_size=\S+': 'model.vocab_size=300',
     r'--steps=\S+': '--steps=8',
+    r'--hours=10\b': '--steps=8',  # of a run; a plan of as many is quick
     r'--seeds=\S+': '--seeds=0',
     r'--sweep="[^"]*"': '--sweep="seed=0"',
     r'\bENCODER\b': 'runs/mini',

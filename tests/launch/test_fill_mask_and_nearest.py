@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from bert_jax.conversion import huggingface
+from bert_jax.launch.fill_mask import write_answer
 from tests.helpers import tiny_models
 
 TEXTS = 'paris is the capital of france\na bad film\nhttps://a.film\n'
@@ -34,6 +35,12 @@ def test_fill_mask_lists_words_for_people_and_for_machines(source, binary):
     lines += [f'  {word["probability"]:8.4f}  {word["token"]}' for word in found[0]['masks'][0]]
     for_people = binary(*command, texts[0])
     assert (for_people.returncode, for_people.stdout.splitlines()) == (0, lines)
+
+
+def test_a_line_end_that_is_filled_in_is_shown_on_the_line_of_its_probability():
+    words = [{'token': '\n\n', 'probability': 0.5}, {'token': ' der', 'probability': 0.25}]
+    shown = write_answer({'text': 'a [MASK]', 'masks': [words]})
+    assert shown.split('\n') == ['a [MASK]', '    0.5000  \\n\\n', '    0.2500   der']
 
 
 def test_nearest_lists_sentences_for_people_and_for_machines(source, binary):
