@@ -111,10 +111,6 @@ def read(directory: epath.PathLike) -> Reading:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             ignored.append(names[name])
             del tensors[name]
-    # Weights of a head are said to be left out; buffers are no weights.
-    of_head = [names[n] for p in theirs.ignored for n in fnmatch.filter(names, p)]
-    if of_head:
-        remarks.append(f'left out, since no model here reads it: {parameters.join_names(of_head)}')
     if config.traits.masked_lm.is_tied:
         _untie(tensors, names, theirs, folder)
     first = _find_first_position(config.traits, {**theirs.defaults, **settings})
@@ -122,6 +118,7 @@ def read(directory: epath.PathLike) -> Reading:
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
     parts = parameters.find_parts(tensors, config, name_of, str(stated.file))
+    remarks += _remark_on_heads(theirs, names, architecture, parts)
     labels = _read_labels(stated)
     outputs = len(labels) or settings.get('num_labels', 2)
     if _has_score_alone(architecture):
@@ -145,6 +142,29 @@ def read(directory: epath.PathLike) -> Reading:
         model = sentence_transformers.add_activation(model, named, stated.file)
     ours = {names[name]: path for name, path in layout.our_names().items()}
     return Reading(model, ours, tuple(ignored), tuple(remarks))
+
+
+def _remark_on_heads(
+    theirs: TransformersNames, names: Mapping[str, str], architecture: str, parts: Iterable[str]
+) -> list[str]:
+    """Say which heads of a file are left out, and which of its class it lacks.
+
+    names: canonical -> as in the file. Buffers are no weights, and many files lack the pooler.
+    """
+    remarks, left_out = [], []
+    for pattern in theirs.ignored:
+        left_out += [names[name] for name in fnmatch.filter(names, pattern)]
+    if left_out:
+        listed = parameters.join_names(left_out)
+        remarks.append(f'left out, since no model here reads it: {listed}')
+    if architecture in CLASSES:
+        lacking = {*CLASSES[architecture].parts} - {*parts, 'pooler'}
+        if lacking:
+            remarks.append(
+                f'config.json says {architecture}, and the weights lack its'
+                f' {", ".join(sorted(lacking))}: the encoder alone can be used'
+            )
+    return remarks
 
 
 def write(

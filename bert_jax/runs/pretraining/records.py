@@ -272,7 +272,7 @@ def check_model_reads(model: ModelConfig, manifest: Manifest, directory: str) ->
     # Labels of pairs that no head reads would be trained on without a word.
     if manifest.objective != 'full_sentences' and not model.traits.pairs:
         raise UserError(
-            f'{flag} has pairs (--objective={manifest.objective}), which a {model.traits.name} is'
+            f'{flag} has pairs (--objective={manifest.objective}), which {model.traits.name} is'
             ' not trained to tell apart: make the records with --objective=full_sentences'
         )
 

@@ -168,6 +168,13 @@ def test_other_precisions_become_float32_and_are_said(folder):
     )
 
 
+def test_a_head_that_its_class_has_and_the_file_lacks_is_said(folder):
+    assert huggingface.read(folder).remarks == ()
+    settings(folder, architectures=['BertForTokenClassification'])
+    (remark,) = huggingface.read(folder).remarks
+    assert 'says BertForTokenClassification, and the weights lack its classifier' in remark
+
+
 def test_labels_come_with_a_classifier(folder, tmp_path):
     # Not in order, and "10" sorts before "2" as text.
     names = {'10': 'k', **{str(i): f'{i}' for i in range(10)}}
