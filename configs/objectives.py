@@ -79,7 +79,7 @@ class ReplacedTokensConfig(Section):
             ) from None
 
 
-class MaskedLM:
+class MaskedLMRules:
     """Masked words, and pairs where records have them.
 
     Attributes:
@@ -98,7 +98,7 @@ class MaskedLM:
         return [f'replaced_tokens has no effect: objective={config.objective} does not read it']
 
 
-class ReplacedTokens(MaskedLM):
+class ReplacedTokensRules(MaskedLMRules):
     """Which tokens a generator has replaced (ELECTRA)."""
 
     masks_in_step = True
@@ -136,9 +136,9 @@ class ReplacedTokens(MaskedLM):
             )
 
 
-OBJECTIVES: dict[str, MaskedLM] = {
-    'masked_lm': MaskedLM(),
-    'replaced_tokens': ReplacedTokens(),
+OBJECTIVES: dict[str, MaskedLMRules] = {
+    'masked_lm': MaskedLMRules(),
+    'replaced_tokens': ReplacedTokensRules(),
 }
 
 # What a checker of types cannot know is checked when a configuration is made.

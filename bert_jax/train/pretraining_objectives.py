@@ -32,7 +32,7 @@ class Trained(NamedTuple):
     head: Head
 
 
-class MaskedWords:
+class MaskedLMObjective:
     """Masked words, and pairs where records have them.
 
     Attributes:
@@ -95,7 +95,7 @@ class MaskedWords:
         return [Trained(encoder, dict(params), self.choose_head(encoder))]
 
 
-class Detection(MaskedWords):
+class ReplacedTokensObjective(MaskedLMObjective):
     """Which tokens a generator has replaced (Clark et al. 2020)."""
 
     beside = ('generator',)
@@ -175,12 +175,12 @@ class Detection(MaskedWords):
         ]
 
 
-OBJECTIVES: dict[str, type[MaskedWords]] = {
-    'masked_lm': MaskedWords,
-    'replaced_tokens': Detection,
+OBJECTIVES: dict[str, type[MaskedLMObjective]] = {
+    'masked_lm': MaskedLMObjective,
+    'replaced_tokens': ReplacedTokensObjective,
 }
 
 
-def choose_objective(config: PretrainConfig) -> MaskedWords:
+def choose_objective(config: PretrainConfig) -> MaskedLMObjective:
     """Return what a run of pre-training learns, by its settings."""
     return OBJECTIVES[config.objective](config)

@@ -30,7 +30,7 @@ from bert_jax.train.dynamic_masking import DynamicMasking
 from bert_jax.train.learning_rate import Hparams, hparams_of
 from bert_jax.train.losses.distillation import Distillation, choose_method
 from bert_jax.train.losses.objective import Objective
-from bert_jax.train.pretraining_objectives import MaskedWords, choose_objective
+from bert_jax.train.pretraining_objectives import MaskedLMObjective, choose_objective
 from bert_jax.train.state import (
     TrainState,
     compute_parameter_shapes,
@@ -102,7 +102,7 @@ class PretrainingSetup:
     hparams: Hparams
     seed: int
     pair_loss: bool
-    objective: MaskedWords
+    objective: MaskedLMObjective
     distillation: Distillation | None
 
     @classmethod

@@ -252,7 +252,7 @@ def make_part(
 ) -> Part:
     """Say of the steps of a phase, from the run's state on, what the log shall know of them.
 
-    shapes: of the models, as MaskedWords.list_shapes has them.
+    shapes: of the models, as MaskedLMObjective.list_shapes has them.
     """
     step, phase = int(context.state.step), data.phase
     logging.info(

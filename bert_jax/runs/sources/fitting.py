@@ -135,7 +135,7 @@ def fit_for_pretraining(
 ) -> Source:
     """Return `read_for_pretraining`, of a source that was read and is plain.
 
-    list_heads: as MaskedWords.list_heads; None: the head of masked words and pairs.
+    list_heads: as MaskedLMObjective.list_heads; None: the head of masked words and pairs.
     """
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
     bare = HEADS['encoder'].of(config.family).parts

@@ -47,7 +47,7 @@ from bert_jax.model.heads import Pretraining
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
-from bert_jax.train.pretraining_objectives import MaskedWords, choose_objective
+from bert_jax.train.pretraining_objectives import MaskedLMObjective, choose_objective
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
 
@@ -400,7 +400,9 @@ def _read_workdir(
     return Reading(bert, {name: name for name in group_by_path(params)}, (), ()), step
 
 
-def _make_models(objective: MaskedWords, params: dict[str, Any], encoder: ModelConfig) -> Model:
+def _make_models(
+    objective: MaskedLMObjective, params: dict[str, Any], encoder: ModelConfig
+) -> Model:
     """Return what a run of pre-training has trained, with the models beside it."""
     models = []
     for shape, parameters, head in objective.split(params, encoder):
