@@ -1,85 +1,24 @@
-"""ELECTRA against transformers: every class, read and written, and the losses with gradients."""
+"""ELECTRA's detection against transformers: its loss, and the gradients of it."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from bert_jax.conversion import huggingface, serving
+from bert_jax.conversion import huggingface
 from bert_jax.model import layout
 from bert_jax.train.losses.replaced_tokens import sum_detection
 from bert_jax.train.task_heads import CLASSES
 from tests.parity import reference
 from tests.parity.reference import torch
-
-SHAPE = {
-    'vocab_size': 100,
-    'hidden_size': 32,
-    'embedding_size': 12,
-    'intermediate_size': 50,
-    'num_hidden_layers': 2,
-    'num_attention_heads': 4,
-    'max_position_embeddings': 40,
-}
-WIDE = {'embedding_size': 32, 'num_hidden_layers': 1, 'hidden_act': 'relu'}
-
-
-def rows(architecture: str) -> dict[str, np.ndarray]:
-    batch = reference.inputs(100, 4, 24)
-    if 'Choice' in architecture:
-        names = ('input_ids', 'input_mask', 'segment_ids')
-        return {name: batch[name].reshape(2, 2, 24) for name in names}
-    if 'MaskedLM' in architecture:
-        batch['masked_lm_positions'] = np.tile(np.arange(24, dtype=np.int32), (4, 1))
-    return batch
-
-
-@pytest.mark.parametrize(
-    'architecture,changes',
-    [
-        ('ElectraModel', {}),
-        ('ElectraModel', WIDE),
-        ('ElectraForPreTraining', {}),
-        ('ElectraForPreTraining', WIDE),
-        ('ElectraForMaskedLM', {}),
-        ('ElectraForMaskedLM', WIDE),
-        ('ElectraForSequenceClassification', WIDE),
-        ('ElectraForSequenceClassification', {'num_labels': 1}),
-        ('ElectraForTokenClassification', {}),
-        ('ElectraForQuestionAnswering', {}),
-        ('ElectraForMultipleChoice', {}),
-    ],
-)
-def test_outputs(tmp_path, architecture, changes):
-    """In rows with padding; and what we write again is the same file, array for array."""
-    theirs = reference.random_model(architecture, **{**SHAPE, **changes})
-    theirs.save_pretrained(tmp_path / 'theirs')
-    model = huggingface.read(tmp_path / 'theirs').model
-    huggingface.write(tmp_path / 'ours', model)
-    again = type(theirs).from_pretrained(tmp_path / 'ours').eval()
-    both = theirs.state_dict(), again.state_dict()
-    assert both[0].keys() == both[1].keys()
-    for name, array in both[0].items():
-        assert torch.equal(array, both[1][name]), name
-    batch = rows(architecture)
-    with torch.no_grad():
-        wanted = again(**reference.tensors(batch))
-    ours = jax.jit(serving.make_forward(model))(model.params, batch)
-    for name, array in ours.items():
-        if name == 'pooler_output':  # the first state: they have none
-            continue
-        real = batch['input_mask'] > 0 if array.shape[:2] == (4, 24) else ...
-        there = wanted[name].numpy().reshape(array.shape)
-        np.testing.assert_allclose(np.asarray(array)[real], there[real], atol=1e-5, err_msg=name)
+from tests.parity.test_encoders import pair, rows
 
 
 def test_detection_and_its_gradients(tmp_path):
     """Their loss is the mean over real tokens, as ours is."""
-    theirs = reference.random_model('ElectraForPreTraining', **SHAPE)
-    theirs.save_pretrained(tmp_path)
-    model, batch = huggingface.read(tmp_path).model, rows('')
+    theirs, model = pair('electra', 'ForPreTraining', tmp_path)
+    batch = rows(model, 24)
     labels = np.random.default_rng(0).random((4, 24)) < 0.3
     head = CLASSES['ElectraForPreTraining']
     module = head.model(model.config, jnp.float32, 2)
