@@ -34,15 +34,17 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
     config = kind.config_class(**{'initializer_range': 0.1, **settings})
     torch.manual_seed(seed)
     model = kind(config).eval()
+    # transformers starts [PAD] at zero, and RoBERTa's position of it.
+    padding = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+            padding[f'{name}.weight'] = module.padding_idx
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
-        # transformers starts [PAD] at zero, and RoBERTa's position of it.
-        for module in model.modules():
-            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-                row = 0.1 * torch.randn(module.embedding_dim)
-                module.weight[module.padding_idx] = row
+            elif name in padding:
+                parameter[padding[name]] = 0.1 * torch.randn(parameter.shape[1])
     return model
 
 

@@ -54,7 +54,7 @@ def test_an_exported_folder_is_asked_what_its_model_was_trained_on():
     assert (done.returncode, done.stderr) == (2, line)
 
 
-@pytest.mark.parametrize('name', HEADS)
+@pytest.mark.parametrize('name', [name for name in HEADS if HEADS[name].is_in('bert')])
 def test_a_model_finds_its_own_row(name):
     model = tiny_models.model(HEADS[name].architecture)
     sentence = SentenceConfig() if name == 'embedding' else None
