@@ -90,8 +90,11 @@ def test_gradients_of_the_pretraining_loss(tmp_path, act):
     assert np.abs(found['encoder']['layers']['key']['bias']).max() < 1e-6 * norm
 
 
-# ModernBERT's classes have other settings: test_modernbert.py.
-@pytest.mark.parametrize('architecture', [a for a in CLASSES if not a.startswith('ModernBert')])
+# Classes with BERT's settings; test_modernbert.py and test_encoders.py have the others.
+ALIKE = ('Bert', 'Albert', 'Roberta', 'XLMRoberta', 'Camembert', 'MPNet')
+
+
+@pytest.mark.parametrize('architecture', [a for a in CLASSES if a.startswith(ALIKE)])
 def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
     """The same outputs here and there.
 
