@@ -37,6 +37,7 @@ SHAPES = {
         'embedding_size': 8, 'convolution': 3,
     },
     'distilbert': {'type_vocab_size': 0},
+    'electra': {'embedding_size': 8},
     'eurobert': {
         'positions': 'rotary', 'feed_forward': 'geglu', 'norm': 'pre', 'use_bias': False,
         'type_vocab_size': 0, 'norm_class': 'rms_norm', 'embedding_norm': False,

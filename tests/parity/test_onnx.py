@@ -29,10 +29,17 @@ onnx = pytest.importorskip('onnx', reason=_REASON)
 onnxruntime = pytest.importorskip('onnxruntime', reason=_REASON)
 
 # Every head of BERT; of the others those that read what a family has of its own.
-CASES = [('bert', head) for head in HEADS] + [
-    (family, head) for family in SHAPES if family != 'bert' for head in ('masked_words', 'choice')
-]
-SEGMENTS = {'bert', 'albert'}
+CASES = (
+    [('bert', head) for head in HEADS if HEADS[head].is_in('bert')]
+    + [
+        (family, head)
+        for family in SHAPES
+        if family != 'bert'
+        for head in ('masked_words', 'choice')
+    ]
+    + [('electra', 'detection')]
+)
+SEGMENTS = {'bert', 'albert', 'electra'}
 
 
 def batch_of(made: Model, b: int, t: int) -> dict[str, np.ndarray]:
