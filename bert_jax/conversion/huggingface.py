@@ -106,8 +106,8 @@ def read(directory: epath.PathLike) -> Reading:
     # What is no weight of ours goes: buffers that are counted, not learned, and the decoder's
     # copies of the word table and its bias.
     ignored = []
+    patterns = (*_BUFFERS, *theirs.ignored, *theirs.displaced(architecture))
     for name in list(tensors):
-        patterns = (*_BUFFERS, *theirs.ignored, *theirs.displaced(architecture))
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             ignored.append(names[name])
             del tensors[name]

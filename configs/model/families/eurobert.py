@@ -11,6 +11,7 @@ from bert_jax.configs.model.families.family import (
     MaskedLMHead,
     Name,
     TransformersNames,
+    check_rope,
 )
 
 _ARRAYS: dict[str, Name] = {
@@ -42,9 +43,7 @@ def _read(settings: Mapping[str, Any]) -> dict[str, Any]:
     if width is not None and width * heads != settings['hidden_size']:
         raise ValueError(f'head_dim={width} is not built here: only hidden_size / heads is')
     rope = {**(settings.get('rope_scaling') or {}), **(settings.get('rope_parameters') or {})}
-    kind = rope.get('rope_type', rope.get('type', 'default'))
-    if kind != 'default':
-        raise ValueError(f'rope_type={kind!r} is not built here: only "default" is')
+    check_rope(rope)
     pooling = settings['classifier_pooling']
     if pooling not in _POOLINGS:
         raise ValueError(f'classifier_pooling={pooling!r} must be one of {", ".join(_POOLINGS)}')

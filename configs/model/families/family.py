@@ -41,6 +41,13 @@ def _list_pieces(name: Name) -> tuple[Piece, ...]:
     return (name,) if isinstance(name, Piece) else name
 
 
+def check_rope(rope: Mapping[str, Any]) -> None:
+    """Raise ValueError where rotary angles are scaled, by a config.json's settings of them."""
+    kind = rope.get('rope_type', rope.get('type', 'default'))
+    if kind != 'default':
+        raise ValueError(f'rope_type={kind!r} is not built here: only "default" is')
+
+
 class ArrayName(NamedTuple):
     """How one of our arrays lies in another program: its pieces there, and whether transposed."""
 

@@ -18,6 +18,7 @@ from bert_jax.configs.model.families.family import (
     Recipe,
     TaskRecipe,
     TransformersNames,
+    check_rope,
 )
 
 _ARRAYS: dict[str, Name] = {
@@ -134,9 +135,7 @@ def _read_thetas(settings: Mapping[str, Any]) -> dict[str, float]:
     thetas: dict[str, float] = {}
     for kind, (old, default) in _THETAS.items():
         rope = {**(settings.get('rope_scaling') or {}), **(ropes.get(kind) or {})}
-        scaling = rope.get('rope_type', rope.get('type', 'default'))
-        if scaling != 'default':
-            raise ValueError(f'rope_type={scaling!r} is not built here: only "default" is')
+        check_rope(rope)
         theta = rope.get('rope_theta', settings.get(old, default))
         # 4.48 takes null in local layers for the theta of the global ones
         if theta is None and kind == _LOCAL:
