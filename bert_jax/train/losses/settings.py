@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.train.losses.task_losses import ClassTargets
 
 
@@ -21,3 +22,8 @@ class LossSettings(NamedTuple):
 
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
+
+    @classmethod
+    def of(cls, config: FinetuneConfig, targets: ClassTargets | None = None) -> LossSettings:
+        """Return those of a run's settings; its targets follow from the examples too."""
+        return cls(targets or ClassTargets(), config.embedding)
