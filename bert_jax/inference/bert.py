@@ -33,6 +33,7 @@ from bert_jax.inference.engine import check_process
 from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.text_encoder import TextEncoder
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
@@ -106,6 +107,9 @@ class Bert:
         )
         self._states = functools.lru_cache(2)(
             lambda attentions: jax.jit(make_states(source.model, dtype, attentions))
+        )
+        self._encoder = functools.lru_cache(2)(
+            lambda length: TextEncoder(source, length, compute_dtype)
         )
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 
@@ -245,11 +249,12 @@ class Bert:
         max_length: int | None = None,
         prompt: str | None = None,
         truncate_dim: int | None = None,
-    ) -> np.ndarray:
+    ) -> Any:
         """Return one vector for each text or pair [N, K H]: its K layers pooled, in their order.
 
         A sentence encoder gives the vectors [N, D] that it was trained to give, unless layers or a
-        pool are named.
+        pool are named. A model of another kind of vectors gives those of its kind, as its head in
+        bert_jax/train/search_heads.py says.
 
         Args:
           texts: texts and pairs; a string is one text.
@@ -269,12 +274,13 @@ class Bert:
                 f'pool={pool!r} gives no single vector: take one of {", ".join(POOLINGS)}, or the'
                 ' states of `Bert.__call__`'
             )
-        of_model = self.source.bert.sentence
-        if not isinstance(of_model, SentenceConfig):
-            of_model = SentenceConfig()
-        layers = listed(layers)
+        of_model, layers = self.source.bert.sentence or SentenceConfig(), listed(layers)
         # What is named takes the place of all that the model says of its vectors.
         is_named = pool is not None or tuple(layers) != (-1,)
+        if not isinstance(of_model, SentenceConfig):
+            if not is_named and truncate_dim is None:
+                return self._encoder(max_length)(listed(texts), prompt)
+            of_model = SentenceConfig()
         pool = pool or of_model.pooling
         max_length = max_length or of_model.max_seq_length
         is_list = isinstance(layers, Sequence) and len(layers) > 0
