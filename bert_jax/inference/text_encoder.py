@@ -15,7 +15,8 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
 from bert_jax.inference.engine import DeviceWeights, InferenceEngine
-from bert_jax.input_pipeline.tasks.features import count_cut, make_text_rows, say_cut
+from bert_jax.input_pipeline.tasks.features import count_cut, say_cut
+from bert_jax.input_pipeline.tasks.vector_rows import make_vector_rows
 from bert_jax.model.blocks.matmul import choose_inference_dtype
 from bert_jax.runs.finetuning.data_collator import gather
 from bert_jax.runs.sources.source import Source
@@ -43,6 +44,7 @@ class TextEncoder:
         """
         model, compute_dtype = source.bert, choose_inference_dtype(compute_dtype)
         self._head = cast(VectorHead, model.row)
+        assert model.sentence is not None, 'only a model of vectors has them'
         self._tokenizer, self._config = source.tokenizer, model.sentence
         missing = [part for part in self._head.parts if part not in model.parts]
         if missing:
@@ -51,7 +53,7 @@ class TextEncoder:
                 ' made: train it first, or name another model'
             )
         limit = model.config.max_position
-        self._length = max_seq_length or (self._config.longest(limit) if self._config else limit)
+        self._length = max_seq_length or self._config.longest(limit)
         forward = serving.make_forward(model, jnp.dtype(compute_dtype))
         self._engine = InferenceEngine(
             forward,
@@ -63,11 +65,11 @@ class TextEncoder:
 
     def __call__(self, texts: Sequence[str], prompt: str | None = None) -> Any:
         """Return the vectors of some texts behind the prompt of that name, as the head has them."""
-        begin = self._config.prompt(prompt) if self._config else ''
         parts, cut = [], np.zeros(4, np.int64)
         for start in range(0, max(len(texts), 1), _CHUNK):
-            some = [begin + text for text in texts[start : start + _CHUNK]]
-            rows = make_text_rows(some, [None] * len(some), self._tokenizer, self._length)
+            some = texts[start : start + _CHUNK]
+            of_each = [prompt] * len(some)
+            rows = make_vector_rows(some, of_each, self._tokenizer, self._length, self._config)
             cut += count_cut(rows)
             read = {name: rows[name] for name in self._head.inputs}
             parts.append(self._head.keep_values(gather(self._engine(read), len(some))))

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from bert_jax.model.late_interaction import MultiVectors, compare_in_batch, compare_own
+
 # Products of float32, which a TPU and a GPU would round by themselves.
 _PRECISION = 'highest'
 _TINY = 1e-12  # a vector of zeros stays one, and is like nothing
@@ -90,7 +92,7 @@ def _multiply(queries_QH: Array, vectors_NH: Array) -> Array:
     return jnp.einsum('qh,nh->qn', queries_QH, vectors_NH, precision=_PRECISION)
 
 
-KINDS: tuple[type[TextVectors], ...] = (DenseVectors,)
+KINDS: tuple[type[TextVectors], ...] = (DenseVectors, MultiVectors)
 
 
 def read_vectors(values: Any, similarity: str) -> TextVectors:
@@ -134,3 +136,4 @@ def _multiply_in_batch(vectors_BCH: Array) -> Array:
 
 # Of vectors of length one these are cosines.
 PRODUCTS = Comparison(_multiply_own, _multiply_in_batch)
+MAXSIM = Comparison(compare_own, compare_in_batch)

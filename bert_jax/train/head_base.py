@@ -52,6 +52,7 @@ PARTS = {
     'detection': Part('detection/'),
     'classifier': Part('classifier/', of_task=True),
     'span': Part('span/'),
+    'projection': Part('projection/', of_task=True),
 }
 
 

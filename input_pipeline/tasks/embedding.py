@@ -16,6 +16,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig, VectorsConfig
 from bert_jax.input_pipeline.tasks.base import (
     Arrays,
     Example,
@@ -26,9 +27,10 @@ from bert_jax.input_pipeline.tasks.base import (
     parse_number,
     read_table,
 )
-from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
+from bert_jax.input_pipeline.tasks.features import fold_rows
 from bert_jax.input_pipeline.tasks.similarity import correlate_scores
 from bert_jax.input_pipeline.tasks.task_file import TaskFile
+from bert_jax.input_pipeline.tasks.vector_rows import make_vector_rows
 from bert_jax.input_pipeline.text.tables import Table
 
 _BLOCK = 1024  # queries that are compared with all documents at once
@@ -72,11 +74,11 @@ class EmbeddingExample(Example):
 
     def prompted(self, prompts: Mapping[str, str]) -> list[str]:
         """Return its texts behind the prompts of a model, that of queries and that of documents."""
-        query, document = prompts.get('query', ''), prompts.get('document', '')
-        prompted = [document + text for text in self.texts]
-        if len(prompted) > 1:
-            prompted[0] = query + self.texts[0]
-        return prompted
+        return [prompts.get(self.prompt_of(i), '') + text for i, text in enumerate(self.texts)]
+
+    def prompt_of(self, place: int) -> str:
+        """Name the prompt of a text: that of queries for the first, where there are others."""
+        return 'query' if place == 0 and len(self.texts) > 1 else 'document'
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
       score_range: the least and the greatest score in the files.
       prompts: (name, text) pairs; 'query' goes before the first text, 'document' before others.
       kind: of vectors, one of `kinds`.
+      vectors: what the model says of its rows; None: prompts alone.
 
     A JSON task file is an object of:
       kind      "embedding": a vector of each text
@@ -109,8 +112,9 @@ class EmbeddingTask(Task[EmbeddingExample]):
     prompts: tuple[tuple[str, str], ...] = ()
 
     kind: str = 'embedding'
+    vectors: VectorsConfig | None = None
 
-    kinds = ('embedding',)
+    kinds = ('embedding', 'late_interaction')
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
     truth_column = 'score'
@@ -165,6 +169,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
             )
         return dataclasses.replace(self, prompts=tuple(trained.items()))
 
+    def with_vectors(self, vectors: VectorsConfig | None) -> EmbeddingTask:
+        """Return the task with rows as a model of such vectors reads them."""
+        return dataclasses.replace(self, vectors=vectors)
+
     def _read_examples(self, split: str) -> list[EmbeddingExample]:
         examples: list[EmbeddingExample] = []
         for name, row, line in self._iterate_rows(split):
@@ -205,15 +213,18 @@ class EmbeddingTask(Task[EmbeddingExample]):
         A plain text is there twice, for two draws of dropout.
 
         Returns:
-          INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], labels [N] float32 (0 where
+          ROW_KEYS [N, C, max_seq_length] int32, example_index [N], labels [N] float32 (0 where
           unknown), and text_numbers [N, C, 1]: equal texts of the split have the same number.
         """
         texts: list[str] = []
+        prompts: list[str | None] = []
         for example in examples:
-            prompted = example.prompted(dict(self.prompts))
-            texts += prompted if len(prompted) > 1 else prompted * 2
+            some = example.texts if len(example.texts) > 1 else example.texts * 2
+            texts += some
+            prompts += [example.prompt_of(place) for place in range(len(some))]
 
-        rows = make_text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
+        config = self.vectors or SentenceConfig(prompts=self.prompts)
+        rows = make_vector_rows(texts, prompts, tokenizer, max_seq_length, config)
         features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
 

@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task, trim
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, ROW_KEYS, Arrays, Example, Task, trim
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
 
@@ -95,12 +95,12 @@ def _encode_rows(
 def fold_rows(rows: Arrays, count: int) -> Arrays:
     """Return the rows of `make_text_rows` as those of `count` examples, each of as many texts.
 
-    INPUT_KEYS are [N, C, S], `pieces` and `left_out` [N] sums, example_index [N] is their place.
+    ROW_KEYS are [N, C, S], `pieces` and `left_out` [N] sums, example_index [N] is their place.
     """
     features = {}
     for name, values in rows.items():
         by_example = values.reshape(count, -1, *values.shape[1:])
-        features[name] = by_example if name in INPUT_KEYS else by_example.sum(axis=1)
+        features[name] = by_example if name in ROW_KEYS else by_example.sum(axis=1)
     return features | {'example_index': np.arange(count, dtype=np.int32)}
 
 

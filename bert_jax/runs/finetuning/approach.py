@@ -15,7 +15,12 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embedding_kinds import OF_WORDS
-from bert_jax.configs.model.sentence import LOSSES, EmbeddingConfig, SentenceConfig
+from bert_jax.configs.model.sentence import (
+    LOSSES,
+    EmbeddingConfig,
+    SentenceConfig,
+    VectorsConfig,
+)
 from bert_jax.configs.schema import FeatureSet, ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.costs.flops import count_training_flops
 from bert_jax.costs.step_costs import StepCosts
@@ -151,14 +156,13 @@ class Approach:
         """
         # The dropout of the head is the recipe's, and the encoder has its own.
         task, encoder, runtime = self.data.task, setup.encoder, setup.runtime
-        prompts, head = task.options.get('prompts', {}), task_heads.HEADS[task.head]
         model = task_heads.make_model(
             task.head,
             encoder,
             task.num_outputs,
             setup.head_dropout,
             runtime,
-            head.describe_vectors(setup.losses, prompts, setup.length),
+            self._describe_vectors(setup),
         )
 
         # Two forms of one model: a fused kernel may read only rows of the training length, while
@@ -182,7 +186,7 @@ class Approach:
 
         That may be slow, and a signal may end it (Stopped); what `read_inputs` needs is there then.
         """
-        train, scored = self.data.features(setup.length)
+        train, scored = self.data.features(setup.length, self._describe_vectors(setup))
         embedding = setup.losses.embedding
         if not embedding.teacher:
             return train, scored
@@ -191,6 +195,11 @@ class Approach:
         if key not in self._taught:
             self._taught[key] = self._add_teacher_vectors(train, embedding.teacher, width)
         return self._taught[key], scored
+
+    def _describe_vectors(self, setup: RunSetup) -> VectorsConfig | None:
+        """Return what is kept of the vectors that a run trains, if any."""
+        prompts, head = self.data.task.options.get('prompts', {}), self.data.task.head
+        return task_heads.HEADS[head].describe_vectors(setup.losses, prompts, setup.length)
 
     def read_inputs(self, setup: RunSetup, split: str, batch: Arrays) -> Arrays:
         """Make what the model reads of a batch of the features of 'train' or the scored split."""

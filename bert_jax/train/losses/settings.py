@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bert_jax.configs.model.late_interaction import LateInteractionSettings
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.train.losses.task_losses import ClassTargets
@@ -18,12 +19,18 @@ class LossSettings(NamedTuple):
     Attributes:
       targets: how classes are learnt.
       embedding: how vectors of texts are trained.
+      late_interaction: how those of tokens are made.
     """
 
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    late_interaction: LateInteractionSettings = LateInteractionSettings()
 
     @classmethod
     def of(cls, config: FinetuneConfig, targets: ClassTargets | None = None) -> LossSettings:
         """Return those of a run's settings; its targets follow from the examples too."""
-        return cls(targets or ClassTargets(), config.embedding)
+        return cls(
+            targets or ClassTargets(),
+            config.embedding,
+            late_interaction=config.late_interaction,
+        )

@@ -1,0 +1,87 @@
+"""Rows of texts whose vectors are compared: the same in training, in scores and in search.
+
+Owns how a prompt, a text and the masks behind it become a row, and which of its tokens are scored;
+what of this a model has is configs/model/sentence.py's `TextRow`. Must not know any task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.configs.model.sentence import TextRow, VectorsConfig
+from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.input_pipeline.tasks.features import make_empty_rows, write_row
+
+
+def make_vector_rows(
+    texts: Sequence[str],
+    prompts: Sequence[str | None],
+    tokenizer: Any,
+    max_seq_length: int,
+    config: VectorsConfig,
+) -> Arrays:
+    """Return ROW_KEYS [N, T] int32 of N texts: [CLS] prompt text [SEP], cut at the text's end.
+
+    Besides `pieces` and `left_out` [N] (`count_cut`).
+
+    Args:
+      texts: the texts.
+      prompts: of each the name of its prompt, 'query' or 'document', or None.
+      tokenizer: the model's.
+      max_seq_length: tokens of the longest row.
+      config: what the model says of its rows.
+    """
+    shapes = {name: config.row(name, max_seq_length) for name in set(prompts)}
+    entries = {entry: number for number, entry in enumerate(tokenizer.entries)}
+    begins = {name: _part_marker(shape, entries) for name, shape in shapes.items()}
+    longest = max(shape.length for shape in shapes.values())
+    rows = make_empty_rows(len(texts), longest, tokenizer.pad_id)
+    rows |= {name: np.zeros(len(texts), np.int32) for name in ('pieces', 'left_out')}
+
+    encoded = tokenizer.encode_batch(
+        [begins[name][1] + text for name, text in zip(prompts, texts, strict=True)]
+    )
+    for row, (name, ids) in enumerate(zip(prompts, encoded, strict=True)):
+        whole = np.concatenate([begins[name][0], ids])
+        kept = whole[: shapes[name].length - 2]
+        rows['pieces'][row], rows['left_out'][row] = len(whole), len(whole) - len(kept)
+        write_row(rows, row, tokenizer, kept)
+
+    rows['scored_mask'] = rows['input_mask'].copy()
+    for name, shape in shapes.items():
+        chosen = np.array([prompt == name for prompt in prompts])
+        _mark_scored(rows, chosen, shape, entries, tokenizer.mask_id)
+    return rows
+
+
+def _part_marker(shape: TextRow, entries: dict[str, int]) -> tuple[np.ndarray, str]:
+    """Return the entry that a prompt begins with, int32 [0] or [1], and what is behind it.
+
+    The whole prompt may be one, as PyLate's '[Q] ', or its first word, as Stanford's '[unused0] '.
+    """
+    prompt = shape.prompt
+    for entry in (prompt, *prompt.split(maxsplit=1)[:1]):
+        if shape.has_marker and entry in entries and prompt.startswith(entry):
+            return np.array([entries[entry]], np.int32), prompt.removeprefix(entry)
+    return np.empty(0, np.int32), prompt
+
+
+def _mark_scored(
+    rows: Arrays, chosen_N: np.ndarray, shape: TextRow, entries: dict[str, int], mask_id: int
+) -> None:
+    """Put masks behind the texts of the chosen rows, and take out tokens that are skipped.
+
+    As sentence_transformers/base/modules/transformer.py:1432 and
+    multi_vector_encoder/modules/multi_vector_mask.py:123.
+    """
+    ids_NT, scored_NT = rows['input_ids'], rows['scored_mask']
+    skipped = [entries[entry] for entry in shape.skipped if entry in entries]
+    scored_NT[chosen_N[:, None] & np.isin(ids_NT, skipped)] = 0
+    is_behind_NT = chosen_N[:, None] & (rows['input_mask'] == 0)
+    is_behind_NT[:, shape.masks_to :] = False
+    ids_NT[is_behind_NT], scored_NT[is_behind_NT] = mask_id, 1
+    if shape.attend:
+        rows['input_mask'][is_behind_NT] = 1
