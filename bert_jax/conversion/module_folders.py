@@ -38,11 +38,13 @@ class FolderKind:
       model_type: its name in the settings.
       vectors: what is kept of its vectors; None where it makes none.
       package: of its modules, where they are written.
+      elsewhere: those of other packages: class -> package.
     """
 
     model_type: ClassVar[str]
     vectors: ClassVar[type[VectorsConfig] | None] = None
     package: ClassVar[str] = 'sentence_transformers.models'
+    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return what was read of a directory's weights with what its modules say.
@@ -61,6 +63,10 @@ class FolderKind:
 
     def describe(self, model: Model) -> dict[str, Any]:
         """Return what the settings say besides what all kinds say."""
+        return {}
+
+    def describe_rows(self, model: Model) -> dict[str, Any]:
+        """Return what the file of the longest row says besides that."""
         return {}
 
 
