@@ -22,6 +22,7 @@ from bert_jax.configs.model.model_config import ModelConfig as ModelConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig as EmbeddingConfig
 from bert_jax.configs.model.tuning_config import DistillationConfig as DistillationConfig
 from bert_jax.configs.model.tuning_config import TuningConfig as TuningConfig
+from bert_jax.configs.model.vector_kinds import SparseTraining as SparseTraining
 from bert_jax.configs.objectives import OBJECTIVES, ObjectiveName
 from bert_jax.configs.objectives import ReplacedTokensConfig as ReplacedTokensConfig
 from bert_jax.configs.options import (
@@ -243,6 +244,7 @@ class FinetuneConfig(Section):
     )
     tuning: TuningConfig = later(TuningConfig)
     embedding: EmbeddingConfig = later(EmbeddingConfig)
+    sparse: SparseTraining = later(SparseTraining)
     optimizer: OptimizerConfig = dataclasses.field(
         # Warm-up is a share of the steps here (warmup_fraction), which follow from the data.
         default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert')

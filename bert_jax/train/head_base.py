@@ -228,9 +228,11 @@ class TaskHead(Head):
         these too.
       has_targets: whether its objective reads weights of classes and smoothing.
       has_consistency: whether AdaMix's consistency loss compares two passes of a batch.
+      sections: the sections of the configuration that it alone reads, or that few heads do.
     """
 
     objective: ClassVar[Callable[..., Objective]]
+    sections: ClassVar[tuple[str, ...]] = ()
     has_targets: ClassVar[bool] = False
     has_consistency: ClassVar[bool] = False
 

@@ -80,6 +80,13 @@ class EmbeddingExample(Example):
 
 
 @dataclass(frozen=True)
+class TaughtExample(EmbeddingExample):
+    """Texts with a teacher's score of the query with each document, the positive first."""
+
+    scores: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class EmbeddingTask(Task[EmbeddingExample]):
     """Vectors of texts; see `Task` for the attributes.
 
@@ -91,12 +98,14 @@ class EmbeddingTask(Task[EmbeddingExample]):
       kind: of vectors, one of `kinds`.
 
     A JSON task file is an object of:
-      kind      "embedding": a vector of each text
+      kind      "embedding": a vector of each text; "sparse_embedding": a weight for each entry of
+                the vocabulary
       files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
                 set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
       columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
                 JSON key that holds a list), {"text_a", "text_b", "score"}, or {"text"}; and "id",
-                which is optional. A file may have columns of its own: splits may differ
+                which is optional. Beside negatives "scores" may be those of a teacher, one for each
+                document, the positive first. A file may have columns of its own: splits may differ
       score_range  the least and the greatest score, as in [0, 5]; where there are scores
       prompts   optional: {"query", "document"}, what goes before the first text, and before others
     """
@@ -110,17 +119,17 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
     kind: str = 'embedding'
 
-    kinds = ('embedding',)
+    kinds = ('embedding', 'sparse_embedding')
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
     truth_column = 'score'
-    list_columns = frozenset({'negatives'})
+    list_columns = frozenset({'negatives', 'scores'})
 
     @classmethod
     def from_task_file(cls, file: TaskFile) -> EmbeddingTask:
         """Make a task of vectors, each split with the layout that its columns have."""
         texts = [column for layout in LAYOUTS.values() for column in layout.columns]
-        roles = dict.fromkeys((*texts, 'score', 'id'), False)
+        roles = dict.fromkeys((*texts, 'score', 'scores', 'id'), False)
         files = file.tables(roles, ('prompts', 'score_range'), lists=cls.list_columns)
         layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
         score_range = _find_range(file, 'scored pairs' in layouts.values())
@@ -148,7 +157,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
     @property
     def label_keys(self) -> tuple[str, ...]:  # type: ignore[override]  # not of all its layouts
         """Name the scores where it trains on them."""
-        return ('labels',) if self.layouts.get('train') == 'scored pairs' else ()
+        if self.layouts.get('train') == 'scored pairs':
+            return ('labels',)
+        has_scores = ['scores' in table.columns for table in self.files.get('train', ())]
+        return ('teacher_scores',) if has_scores and all(has_scores) else ()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -195,7 +207,17 @@ class EmbeddingTask(Task[EmbeddingExample]):
                     f'{line}: the score {score:g} is not within "score_range" [{low:g}, {high:g}]'
                 )
             label = (score - low) / (high - low)
-        return EmbeddingExample(name, layout, tuple(texts), label)
+        example = EmbeddingExample(name, layout, tuple(texts), label)
+        if 'scores' not in row:
+            return example
+        given = row['scores'] if isinstance(row['scores'], list) else [row['scores']]
+        scores = [parse_number(score, line) for score in given]
+        if len(scores) != len(texts) - 1:
+            raise UserError(
+                f'{line}: {len(scores)} scores of a teacher for {len(texts) - 1} documents: give'
+                ' one for each, that of the positive first'
+            )
+        return TaughtExample(name, layout, tuple(texts), label, tuple(scores))
 
     def features(
         self, examples: Sequence[EmbeddingExample], tokenizer: Any, max_seq_length: int
@@ -206,7 +228,8 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
         Returns:
           INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], labels [N] float32 (0 where
-          unknown), and text_numbers [N, C, 1]: equal texts of the split have the same number.
+          unknown), teacher_scores [N, C - 1, 1] where examples have them, and text_numbers
+          [N, C, 1]: equal texts of the split have the same number.
         """
         texts: list[str] = []
         for example in examples:
@@ -216,6 +239,11 @@ class EmbeddingTask(Task[EmbeddingExample]):
         rows = make_text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
         features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
+
+        # The last axis of one is no row's positions.
+        taught = [example.scores for example in examples if isinstance(example, TaughtExample)]
+        if taught and len(taught) == len(examples):
+            features['teacher_scores'] = np.array(taught, np.float32)[..., None]
 
         # A prompt is no part of what is equal.
         numbers: dict[str, int] = {}
@@ -315,7 +343,8 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     of_tables = set()
     for table in tables:
         columns = set(table.columns) - {'id'}
-        texts = columns - {'score'}
+        # A teacher has scored documents beside each other.
+        texts = columns - ({'score', 'scores'} if 'negatives' in columns else {'score'})
         fits = [layout for layout, (names, _) in LAYOUTS.items() if texts == set(names)]
         has_score, is_scored = 'score' in columns, fits == ['scored pairs']
         # Of scored pairs a test split may lack the scores.
@@ -323,7 +352,8 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
             shown = ', '.join(sorted(columns)) or 'none'
             raise UserError(
                 f'task {name}: files.{split} has the columns {shown}: "columns" must be anchor and'
-                ' positive, these and negatives, text_a, text_b and score, or text'
+                ' positive, these and negatives and perhaps scores, text_a, text_b and score, or'
+                ' text'
             )
         of_tables.update(fits)
     if len(of_tables) > 1:

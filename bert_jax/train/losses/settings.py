@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.configs.model.vector_kinds import SparseTraining
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.train.losses.task_losses import ClassTargets
 
@@ -18,12 +19,14 @@ class LossSettings(NamedTuple):
     Attributes:
       targets: how classes are learnt.
       embedding: how vectors of texts are trained.
+      sparse: how sparse ones are made, and what their weights cost.
     """
 
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    sparse: SparseTraining = SparseTraining()
 
     @classmethod
     def of(cls, config: FinetuneConfig, targets: ClassTargets | None = None) -> LossSettings:
         """Return those of a run's settings; its targets follow from the examples too."""
-        return cls(targets or ClassTargets(), config.embedding)
+        return cls(targets or ClassTargets(), config.embedding, config.sparse)
