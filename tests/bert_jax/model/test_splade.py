@@ -30,7 +30,7 @@ def test_weights_are_pooled_from_the_logits(pooling, activation, monkeypatch):
     if activation == 'log1p_relu':
         weights = np.log1p(weights)
     wanted = getattr(weights, pooling)(axis=1)[:, : SHAPE.vocab_size]
-    assert 0.1 < (wanted > 0).mean() and wanted.shape[1] < logits.shape[2]
+    assert (wanted > 0).mean() > 0.1 and wanted.shape[1] < logits.shape[2]
 
     model = heads.SparseEncoder(SHAPE, sentence=SparseConfig(pooling, activation))
     loss = lambda params: jnp.sum(jnp.square(model.apply({'params': params}, batch)))
@@ -39,6 +39,8 @@ def test_weights_are_pooled_from_the_logits(pooling, activation, monkeypatch):
     monkeypatch.setattr(splade, 'choose_block_rows', lambda width: 5 * ROWS)
     assert 'scan' in str(jax.make_jaxpr(loss)(params))
     np.testing.assert_allclose(model.apply({'params': params}, batch), wanted, rtol=1e-5, atol=1e-6)
-    for found, whole in zip(*map(jax.tree.leaves, (jax.grad(loss)(params), gradients)), strict=True):
+    for found, whole in zip(
+        *map(jax.tree.leaves, (jax.grad(loss)(params), gradients)), strict=True
+    ):
         np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-5)
     assert np.abs(gradients['mlm']['bias']).max() > 1e-3
