@@ -281,8 +281,27 @@ class Bert:
             if not is_named and truncate_dim is None:
                 return self._encoder(max_length)(listed(texts), prompt)
             of_model = SentenceConfig()
-        pool = pool or of_model.pooling
-        max_length = max_length or of_model.max_seq_length
+        array = self._pool_states(
+            texts,
+            layers,
+            pool or of_model.pooling,
+            max_length or of_model.max_seq_length,
+            of_model.prompt(prompt),
+        )
+        if is_named:
+            return array[:, :truncate_dim]
+        array = array[:, : truncate_dim or of_model.truncate_dim]
+        return unit(array) if of_model.normalize else array
+
+    def _pool_states(
+        self,
+        texts: str | Sequence[Text],
+        layers: Sequence[int],
+        pool: Pool,
+        max_length: int | None,
+        begin: str,
+    ) -> np.ndarray:
+        """Return the pooled states of some layers [N, K H], of texts behind `begin`."""
         is_list = isinstance(layers, Sequence) and len(layers) > 0
         if not is_list or not all(_is_whole(layer) for layer in layers):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
@@ -290,7 +309,7 @@ class Bert:
             extractor = self._extractor(tuple(layers), pool, self._check_length(max_length))
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
-        records, begin = [], of_model.prompt(prompt)
+        records = []
         for number, (a, b) in enumerate(make_pairs(texts)):
             records.append((number, {'text': begin + a, 'text_b': b}))
         vectors, cut = [], np.zeros(4, np.int64)
@@ -299,11 +318,7 @@ class Bert:
             cut += part.cut
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
         width = len(layers) * self.config.hidden_size
-        array = np.array(vectors, np.float32).reshape(len(vectors), width)
-        if is_named:
-            return array[:, :truncate_dim]
-        array = array[:, : truncate_dim or of_model.truncate_dim]
-        return unit(array) if of_model.normalize else array
+        return np.array(vectors, np.float32).reshape(len(vectors), width)
 
     @property
     def similarity(self) -> Similarity:

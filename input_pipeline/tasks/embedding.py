@@ -267,10 +267,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
         if layout == 'pairs':
             answers = _rank_documents(vectors, features['text_numbers'][..., 0])
         else:
-            queries, own = vectors.take(slice(0, None, C)), []
-            for place in range(1, C):
-                own.append(queries.compare_pairs(vectors.take(slice(place, None, C))))
-            scores_NC = np.stack(own, axis=1)
+            queries, scores = vectors.take(slice(0, None, C)), []
+            for text in range(1, C):
+                scores.append(queries.compare_pairs(vectors.take(slice(text, None, C))))
+            scores_NC = np.stack(scores, axis=1)
             answers = scores_NC[:, 0].tolist()
             if layout == 'triplets':
                 answers = (1 + (scores_NC[:, 1:] >= scores_NC[:, :1]).sum(1)).tolist()
