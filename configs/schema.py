@@ -25,6 +25,7 @@ from bert_jax.configs.model.model_config import ModelConfig as ModelConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig as EmbeddingConfig
 from bert_jax.configs.model.tuning_config import DistillationConfig as DistillationConfig
 from bert_jax.configs.model.tuning_config import TuningConfig as TuningConfig
+from bert_jax.configs.model.vector_kinds import SparseTraining as SparseTraining
 from bert_jax.configs.objectives import OBJECTIVES, ObjectiveName
 from bert_jax.configs.objectives import ReplacedTokensConfig as ReplacedTokensConfig
 from bert_jax.configs.options import (
@@ -246,6 +247,7 @@ class FinetuneConfig(Section):
     )
     tuning: TuningConfig = later(TuningConfig)
     embedding: EmbeddingConfig = later(EmbeddingConfig)
+    sparse: SparseTraining = later(SparseTraining)
     late_interaction: LateInteractionSettings = later(LateInteractionSettings)
     optimizer: OptimizerConfig = dataclasses.field(
         # Warm-up is a share of the steps here (warmup_fraction), which follow from the data.

@@ -52,8 +52,13 @@ class MultiVectorFolder(FolderKind):
     model_type = 'MultiVectorEncoder'
     vectors = LateInteractionConfig
     package = 'sentence_transformers.base.modules'
-    elsewhere = {'MultiVectorMask': 'sentence_transformers.multi_vector_encoder.modules'}
-    behind: ClassVar[tuple[list[str], ...]] = (['MultiVectorMask'], ['MultiVectorMask', 'Normalize'])
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        'MultiVectorMask': 'sentence_transformers.multi_vector_encoder.modules'
+    }
+    behind: ClassVar[tuple[list[str], ...]] = (
+        ['MultiVectorMask'],
+        ['MultiVectorMask', 'Normalize'],
+    )
 
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return what was read of a directory's weights as a model of late interaction.
@@ -182,6 +187,11 @@ class StanfordFolder(FolderKind):
         }
         layer = reading.model.params['projection']['kernel']
         return _join(file, reading, rows | {'skip': skip}, prompts, True, layer)
+
+
+def is_stanford(folder: epath.Path) -> bool:
+    """Tell whether a folder is one of Stanford's ColBERT."""
+    return STANFORD in (read_settings(folder / 'config.json').get('architectures') or ())
 
 
 def _read_pylate(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,13 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.cross_encoder_folder import CrossEncoderFolder
+from bert_jax.conversion.late_interaction_folder import (
+    STANFORD,
+    MultiVectorFolder,
+    PyLateFolder,
+    StanfordFolder,
+    is_stanford,
+)
 from bert_jax.conversion.module_folders import (
     LENGTH,
     MODULES,
@@ -25,18 +32,27 @@ from bert_jax.conversion.trained_model import Model, Reading
 
 # The first release whose directories look so: no reader takes this one for newer than itself.
 _VERSION = '2.7.0'
-_KINDS: tuple[FolderKind, ...] = (SentenceFolder(), CrossEncoderFolder())
+_KINDS: tuple[FolderKind, ...] = (
+    SentenceFolder(),
+    CrossEncoderFolder(),
+    MultiVectorFolder(),
+    PyLateFolder(),
+    StanfordFolder(),
+)
 
 
 def is_directory(folder: epath.PathLike) -> bool:
     """Tell whether a folder is one of sentence-transformers."""
-    return (epath.Path(folder) / MODULES).exists()
+    folder = epath.Path(folder)
+    return (folder / MODULES).exists() or is_stanford(folder)
 
 
 def find_kind(folder: epath.Path) -> FolderKind:
     """Return the kind of a directory. UserError for a class of theirs that is not read."""
     file = folder / SETTINGS
     named = read_settings(file).get('model_type') or 'SentenceTransformer'
+    if is_stanford(folder):
+        named = STANFORD
     for kind in _KINDS:
         if kind.model_type == named:
             return kind
@@ -62,10 +78,11 @@ def write(folder: epath.Path, model: Model) -> None:
     modules = []
     for number, name in enumerate(kind.write_modules(folder, model)):
         path = name_module(number, name)
-        type_ = f'{kind.package}.{name}'
+        type_ = f'{kind.elsewhere.get(name, kind.package)}.{name}'
         modules.append({'idx': number, 'name': str(number), 'path': path, 'type': type_})
     length = vectors.longest(model.config.max_position)
-    write_json(folder / LENGTH, {'max_seq_length': length, 'do_lower_case': False})
+    rows = {'max_seq_length': length, 'do_lower_case': False}
+    write_json(folder / LENGTH, rows | kind.describe_rows(model))
     settings = {
         '__version__': {'sentence_transformers': _VERSION},
         'prompts': dict(vectors.prompts),

@@ -238,6 +238,7 @@ def _write_huggingface(
     reading = huggingface.read(folder)
     if format == 'sentence_transformers':
         sentence_transformers.write(folder, model)
+        left_out = tuple(part for part in left_out if part not in model.row.parts)
         reading = sentence_transformers.add_modules(folder, reading)
     return reading, left_out
 

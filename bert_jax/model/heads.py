@@ -21,6 +21,7 @@ from jax.typing import DTypeLike
 
 from bert_jax.configs.model.late_interaction import LateInteractionConfig
 from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model.blocks.feed_forward import ACTIVATIONS
 from bert_jax.model.blocks.matmul import dense
@@ -30,6 +31,7 @@ from bert_jax.model.embeddings import get_words, make_table_init, pad_vocab
 from bert_jax.model.encoder import Encoder, Packing
 from bert_jax.model.late_interaction import TokenVectors
 from bert_jax.model.pooling import compute_sentence_vectors, normalize
+from bert_jax.model.splade import pool_logits
 from bert_jax.model.vocabulary_loss import Factors
 
 # What a model is given: {name of a column: array of B rows}.
@@ -283,6 +285,23 @@ class SentenceEncoder(EncoderModel):
     def _vectors(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         x_RTH, _, _ = self.encode(rows, dropout_rng)
         return compute_sentence_vectors(x_RTH, rows['input_mask'], self.sentence)
+
+
+class SparseEncoder(EncoderModel):
+    """A weight of each entry of the vocabulary for each text, by the masked-LM head."""
+
+    sentence: SparseConfig = SparseConfig()
+
+    @nn.compact
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
+        """Return weights [B, V]; of a batch whose inputs are [B, C, T] weights [B, C, V]."""
+        return _run_by_row(batch, dropout_rng, self._weights)[..., : self.config.vocab_size]
+
+    def _weights(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
+        x_RTH, _, word_VE = self.encode(rows, dropout_rng)
+        head = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')
+        factors = head(self.read(x_RTH), word_VE)
+        return pool_logits(factors, rows['input_mask'], self.sentence)
 
 
 class MultiVectorEncoder(EncoderModel):

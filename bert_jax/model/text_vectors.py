@@ -18,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy import sparse
 
+from bert_jax.configs.errors import UserError
 from bert_jax.model.late_interaction import MultiVectors, compare_in_batch, compare_own
 
 # Products of float32, which a TPU and a GPU would round by themselves.
@@ -92,7 +94,55 @@ def _multiply(queries_QH: Array, vectors_NH: Array) -> Array:
     return jnp.einsum('qh,nh->qn', queries_QH, vectors_NH, precision=_PRECISION)
 
 
-KINDS: tuple[type[TextVectors], ...] = (DenseVectors, MultiVectors)
+@dataclass(frozen=True)
+class SparseVectors:
+    """A weight for each entry of a vocabulary, of which most are 0.
+
+    Attributes:
+      weights_NV: the weights, float32.
+    """
+
+    weights_NV: sparse.csr_array
+
+    @classmethod
+    def read(cls, values: Any, similarity: str) -> SparseVectors | None:
+        """Return a matrix of scipy, rows scaled to length one for cosines; None for others."""
+        if not sparse.issparse(values):
+            return None
+        weights_NV = sparse.csr_array(values, dtype=np.float32)
+        if similarity == 'cosine':
+            lengths_N = np.sqrt(weights_NV.power(2).sum(axis=1))
+            weights_NV = sparse.diags_array(1 / np.maximum(lengths_N, _TINY)) @ weights_NV
+        return cls(sparse.csr_array(weights_NV, dtype=np.float32))
+
+    def __len__(self) -> int:
+        """Return how many texts there are."""
+        return self.weights_NV.shape[0]
+
+    def take(self, rows: Any) -> SparseVectors:
+        """Return those of some texts."""
+        return SparseVectors(self.weights_NV[rows])
+
+    def compare_all(self, documents: SparseVectors) -> np.ndarray:
+        """Return the product of each with each; UserError for those of another vocabulary."""
+        self._check_width(documents)
+        return (self.weights_NV @ documents.weights_NV.T).toarray()
+
+    def compare_pairs(self, documents: SparseVectors) -> np.ndarray:
+        """Return the product of each with its own document."""
+        self._check_width(documents)
+        return self.weights_NV.multiply(documents.weights_NV).sum(axis=1)
+
+    def _check_width(self, documents: SparseVectors) -> None:
+        width, other = self.weights_NV.shape[1], documents.weights_NV.shape[1]
+        if width != other:
+            raise UserError(
+                f'vectors of {other} entries cannot be searched with those of {width}: they are of'
+                ' another vocabulary: make both with one model'
+            )
+
+
+KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors, MultiVectors)
 
 
 def read_vectors(values: Any, similarity: str) -> TextVectors:
@@ -119,10 +169,16 @@ class Comparison(NamedTuple):
       compare_own: vectors -> the score of each query with its own documents, [B, C - 1].
       compare_in_batch: vectors -> the score of each query with all documents of the batch,
         [B, B (C - 1)], the documents of an example beside each other.
+      of_unit: whether vectors are scaled to length one before, as far as a loss wants cosines.
+      scale: what scores are multiplied by where no setting says it.
+      temperature: what they are divided by in the distillation of scores, likewise.
     """
 
     compare_own: Callable[[Any], Array]
     compare_in_batch: Callable[[Any], Array]
+    of_unit: bool = False
+    scale: float = 1.0
+    temperature: float = 1.0
 
 
 def _multiply_own(vectors_BCH: Array) -> Array:
@@ -134,6 +190,6 @@ def _multiply_in_batch(vectors_BCH: Array) -> Array:
     return jnp.matmul(vectors_BCH[:, 0], documents_NH.T, precision=_PRECISION)
 
 
-# Of vectors of length one these are cosines.
 PRODUCTS = Comparison(_multiply_own, _multiply_in_batch)
+COSINES = PRODUCTS._replace(of_unit=True, scale=20.0)
 MAXSIM = Comparison(compare_own, compare_in_batch)

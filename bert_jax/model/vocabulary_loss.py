@@ -57,13 +57,16 @@ class Factors(NamedTuple):
         )
         return product + self.bias_V[None, None]
 
-    def are_large(self) -> bool:
-        """Tell whether the logits of a device are so large that memory asks for blocks."""
-        B, P, _ = self.x_BPE.shape
-        mesh = jax.sharding.get_abstract_mesh()
+    def count_rows(self) -> int:
+        """Count the rows B of a device."""
+        B, mesh = len(self.x_BPE), jax.sharding.get_abstract_mesh()
         for axis in set(BATCH) & set(list_free_axes()):
             B = B // mesh.shape[axis]
-        return 4 * B * P * self.bias_V.shape[0] > _LARGE
+        return B
+
+    def are_large(self) -> bool:
+        """Tell whether the logits of a device are so large that memory asks for blocks."""
+        return 4 * self.count_rows() * self.x_BPE.shape[1] * self.bias_V.shape[0] > _LARGE
 
     def weighted_sums(self, labels_BP: Array, weights_BP: Array) -> Sums:
         """Return the sums over all rows of weight * loss and of weight * (is the label right?).
@@ -90,7 +93,7 @@ class _Arrays(NamedTuple):
     weights_BP: Any
 
 
-def _choose_block_rows(width: int) -> int:
+def choose_block_rows(width: int) -> int:
     """Return the rows of a block.
 
     Each block reads and writes the table's gradient, V x E, besides its own logits, R x V: with at
@@ -197,7 +200,7 @@ def _compute_in_blocks(
     across: the mesh axes over which the words are split.
     """
     (V, E), N = arrays.table_VE.shape, arrays.labels_BP.size
-    blocks = -(-N // _choose_block_rows(E))
+    blocks = -(-N // choose_block_rows(E))
     R = -(-N // blocks)
     table_VE = arrays.table_VE.astype(read)
     dot = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)

@@ -12,17 +12,20 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from scipy import sparse
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.late_interaction import LateInteractionConfig
 from bert_jax.configs.model.sentence import SentenceConfig, VectorsConfig
+from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
-from bert_jax.model.text_vectors import MAXSIM, PRODUCTS, Comparison, read_vectors
+from bert_jax.model.text_vectors import COSINES, MAXSIM, PRODUCTS, Comparison, read_vectors
 from bert_jax.train.head_base import ExampleScript, HubCard, TaskHead
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import Batch, Objective
 from bert_jax.train.losses.settings import LossSettings
+from bert_jax.train.losses.splade import make_splade_objective
 
 
 class VectorHead(TaskHead):
@@ -31,12 +34,19 @@ class VectorHead(TaskHead):
     Attributes:
       comparison: how its losses compare the texts of a batch.
       similarity: what scores of a dev split compare them by.
+      whole_batch: whether each of its losses compares the examples of a batch.
     """
 
     vectors: ClassVar[type[VectorsConfig]]
-    comparison: ClassVar[Comparison] = PRODUCTS
+    comparison: ClassVar[Comparison] = COSINES
     similarity: ClassVar[str] = 'cosine'
+    whole_batch: ClassVar[bool] = False
     fits_whole_words = False
+    sections = ('embedding',)
+
+    def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
+        """Raise UserError where an encoder of `config` cannot give such vectors."""
+        settings.embedding.check_one_vector(self.name)
 
     def describe_vectors(
         self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
@@ -93,6 +103,60 @@ class Embedding(VectorHead):
     ) -> SentenceConfig:
         """Return how a text becomes a vector."""
         return settings.embedding.sentence(prompts, max_seq_length)
+
+    def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
+        """Raise UserError where the vectors are cut to more numbers than there are."""
+        settings.embedding.check_width(config.hidden_size)
+
+
+class SparseEmbedding(VectorHead):
+    """A weight of a text for each entry of the vocabulary."""
+
+    name = 'sparse_embedding'
+    module = heads.SparseEncoder
+    parts = ('mlm',)
+    architecture = 'BertForMaskedLM'
+    output_names = ('sentence_embedding',)
+    vectors = SparseConfig
+    whole_batch = True
+    sections = ('embedding', 'sparse')
+    script = ExampleScript(
+        "weights = out['sentence_embedding'][0]\n"
+        'for i in np.argsort(-weights)[: int((weights > 0).sum())]:\n'
+        '    print(tokenizer.id_to_token(int(i)), round(float(weights[i]), 4))',
+        "'a text'",
+    )
+    card = HubCard(
+        'feature-extraction',
+        'gives each text a weight for each entry of its vocabulary, most of them 0',
+        'from sentence_transformers import SparseEncoder\n\n'
+        "model = SparseEncoder({name!r})\nprint(model.decode(model.encode(['A text.'])))",
+    )
+
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return the weights."""
+        return {'sentence_embedding': result}
+
+    def keep_values(self, outputs: Mapping[str, np.ndarray]) -> sparse.csr_array:
+        """Return the weights [N, V] that are not 0."""
+        return sparse.csr_array(super().keep_values(outputs))
+
+    def join_values(self, parts: Sequence[Any]) -> sparse.csr_array:
+        """Return the weights of all texts."""
+        return sparse.csr_array(sparse.vstack(parts, 'csr'))
+
+    def describe_vectors(
+        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
+    ) -> SparseConfig:
+        """Return how a text becomes weights."""
+        return settings.sparse.vectors(prompts, max_seq_length)
+
+    def make_objective(self, model: Any, settings: LossSettings) -> Objective:
+        """Return a loss of such vectors, with what their weights cost."""
+        is_cosine = model.sentence.similarity == 'cosine'
+        # The temperature is that of sentence-transformers.
+        comparison = (COSINES if is_cosine else PRODUCTS)._replace(temperature=2.0)
+        return make_splade_objective(model, settings.embedding, settings.sparse, comparison)
 
 
 class LateInteraction(VectorHead):

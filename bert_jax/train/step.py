@@ -109,7 +109,7 @@ class _Step:
             batch = draw_masks(options.masking, batch, h.seed, state.step, rows_B)
 
         # Of the whole batch: a micro-batch's loss is its share of the batch's.
-        denominators = self.objective.weights(batch)
+        denominators = self.objective.weigh(batch, state.step - h.first_step, h.total_steps)
         compute_gradient = make_gradient(self.objective, generator)
         rows, cut = (batch, rows_B), P('data')
         if options.accumulation > 1:  # rows lie below the micro-batches, [n, B / n, ...]

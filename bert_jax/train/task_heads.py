@@ -40,7 +40,7 @@ from bert_jax.train.pretraining_heads import (
     NextSentence,
     Pretraining,
 )
-from bert_jax.train.search_heads import Embedding, LateInteraction
+from bert_jax.train.search_heads import Embedding, LateInteraction, SparseEmbedding
 
 # Lines of example scripts that several heads share.
 # The softmax, shifted by the largest: exp of a large logit alone would be infinite.
@@ -241,6 +241,7 @@ HEADS: dict[str, Head] = {
         NextSentence,
         Encoder,
         Embedding,
+        SparseEmbedding,
         LateInteraction,
     )
 }

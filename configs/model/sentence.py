@@ -16,7 +16,9 @@ from bert_jax.configs.section import Section
 
 Pooling = Literal['cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
 Similarity = Literal['cosine', 'dot']
-Loss = Literal['multiple_negatives', 'simcse', 'cosent', 'cosine', 'mse']
+Loss = Literal[
+    'multiple_negatives', 'simcse', 'cosent', 'cosine', 'mse', 'margin_mse', 'distill_kl'
+]
 
 
 class Reads(NamedTuple):
@@ -27,12 +29,14 @@ class Reads(NamedTuple):
       in_batch: whether the texts of other examples of the batch are negatives.
       whole_batch: whether the loss of an example depends on others, so that a batch cannot be cut.
       teacher: whether it reads what another model gives of the texts.
+      scores: whether it reads a teacher's scores in the examples.
     """
 
     examples: tuple[str, ...]
     in_batch: bool = False
     whole_batch: bool = True
     teacher: bool = False
+    scores: bool = False
 
 
 LOSSES: Mapping[Loss, Reads] = {
@@ -41,6 +45,8 @@ LOSSES: Mapping[Loss, Reads] = {
     'cosent': Reads(('scored pairs',)),
     'cosine': Reads(('scored pairs',), whole_batch=False),
     'mse': Reads(('texts', 'pairs', 'triplets'), whole_batch=False, teacher=True),
+    'margin_mse': Reads(('triplets',), whole_batch=False, scores=True),
+    'distill_kl': Reads(('triplets',), whole_batch=False, scores=True),
 }
 
 
@@ -77,6 +83,16 @@ class VectorsConfig:
     prompts: tuple[tuple[str, str], ...]
     max_seq_length: int | None
     similarity: Any
+
+    def _settle(self, **choices: Any) -> None:
+        """Put the prompts in order; UserError for a field that is none of its Literal."""
+        # As other programs write them: empty ones are none, and their order says nothing.
+        prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
+        object.__setattr__(self, 'prompts', prompts)
+        for name, literal in choices.items():
+            value, known = getattr(self, name), get_args(literal)
+            if value not in known:
+                raise UserError(f'{name}={value!r}: it is one of {", ".join(known)}')
 
     def prompt(self, name: str | None) -> str:
         """Return the text that goes before those encoded under `name`; '' where there is none.
@@ -122,13 +138,7 @@ class SentenceConfig(VectorsConfig):
     similarity: Similarity = 'cosine'
 
     def __post_init__(self) -> None:
-        # As other programs write them: empty ones are none, and their order says nothing.
-        prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
-        object.__setattr__(self, 'prompts', prompts)
-        for name, choices in (('pooling', get_args(Pooling)), ('similarity', get_args(Similarity))):
-            value = getattr(self, name)
-            if value not in choices:
-                raise UserError(f'{name}={value!r}: it is one of {", ".join(choices)}')
+        self._settle(pooling=Pooling, similarity=Similarity)
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise UserError(f'truncate_dim={self.truncate_dim}: a vector has at least one number')
 
@@ -153,11 +163,21 @@ class EmbeddingConfig(Section):
     loss: Loss = option(
         'multiple_negatives',
         'multiple_negatives: pairs and triplets; simcse: plain texts; cosent, cosine: scored pairs;'
-        " mse: a teacher's vectors of texts, pairs or triplets",
+        " mse: a teacher's vectors of texts, pairs or triplets; margin_mse, distill_kl: triplets"
+        " with a teacher's scores",
     )
     teacher: str = newer('', 'mse: the model whose vectors are learnt, as --init_from names it')
-    scale: float = option(
-        20.0, 'what cosines are multiplied by in all losses but cosine and mse', within=ABOVE_0
+    scale: float | None = newer(
+        None,
+        'what scores are multiplied by in multiple_negatives, simcse and cosent; none: 20 for'
+        ' cosines, 1 for others',
+        before=20.0,
+        within=ABOVE_0,
+    )
+    temperature: float | None = newer(
+        None,
+        'distill_kl: what scores are divided by; none: 1, and 2 for sparse vectors',
+        within=ABOVE_0,
     )
     matryoshka: str = option(
         '', 'the loss is summed over vectors cut to so many numbers, as in 384,192,96; "": whole'
@@ -218,15 +238,28 @@ class EmbeddingConfig(Section):
                 f' that {limit}: lower it'
             )
 
-    def check_batch(self, batch_size: int, accumulation: int) -> None:
-        """Raise UserError where a batch of that size cannot be computed so."""
+    def check_one_vector(self, kind: str) -> None:
+        """Raise UserError for settings of one dense vector, which tasks of `kind` do not make."""
+        for name in ('pooling', 'normalize', 'truncate_dim', 'matryoshka', 'teacher'):
+            value = getattr(self, name)
+            if value != getattr(EmbeddingConfig, name):
+                raise UserError(
+                    f'embedding.{name}={value} is for tasks of kind embedding, and not for'
+                    f' {kind}: leave it out'
+                )
+
+    def check_batch(self, batch_size: int, accumulation: int, is_whole: bool) -> None:
+        """Raise UserError where a batch of that size cannot be computed so.
+
+        is_whole: whether its kind of vectors compares the examples of a batch in any loss.
+        """
         reads = self.reads
         if reads.whole_batch and batch_size < 2:
             raise UserError(
                 f'batch_size={batch_size}: embedding.loss={self.loss} compares the examples of a'
                 ' batch with each other: raise it'
             )
-        if reads.whole_batch and accumulation > 1:
+        if (reads.whole_batch or is_whole) and accumulation > 1:
             raise UserError(
                 f'runtime.accumulation={accumulation} cuts the batch that embedding.loss='
                 f'{self.loss} compares: set embedding.chunk_size, the examples that are encoded at'

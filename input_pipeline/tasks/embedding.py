@@ -82,6 +82,13 @@ class EmbeddingExample(Example):
 
 
 @dataclass(frozen=True)
+class TaughtExample(EmbeddingExample):
+    """Texts with a teacher's score of the query with each document, the positive first."""
+
+    scores: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class EmbeddingTask(Task[EmbeddingExample]):
     """Vectors of texts; see `Task` for the attributes.
 
@@ -94,12 +101,14 @@ class EmbeddingTask(Task[EmbeddingExample]):
       vectors: what the model says of its rows; None: prompts alone.
 
     A JSON task file is an object of:
-      kind      "embedding": a vector of each text
+      kind      "embedding": a vector of each text; "sparse_embedding": a weight for each entry of
+                the vocabulary; "late_interaction": a vector of each token
       files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
                 set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
       columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
                 JSON key that holds a list), {"text_a", "text_b", "score"}, or {"text"}; and "id",
-                which is optional. A file may have columns of its own: splits may differ
+                which is optional. Beside negatives "scores" may be those of a teacher, one for each
+                document, the positive first. A file may have columns of its own: splits may differ
       score_range  the least and the greatest score, as in [0, 5]; where there are scores
       prompts   optional: {"query", "document"}, what goes before the first text, and before others
     """
@@ -114,17 +123,17 @@ class EmbeddingTask(Task[EmbeddingExample]):
     kind: str = 'embedding'
     vectors: VectorsConfig | None = None
 
-    kinds = ('embedding', 'late_interaction')
+    kinds = ('embedding', 'sparse_embedding', 'late_interaction')
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
     truth_column = 'score'
-    list_columns = frozenset({'negatives'})
+    list_columns = frozenset({'negatives', 'scores'})
 
     @classmethod
     def from_task_file(cls, file: TaskFile) -> EmbeddingTask:
         """Make a task of vectors, each split with the layout that its columns have."""
         texts = [column for layout in LAYOUTS.values() for column in layout.columns]
-        roles = dict.fromkeys((*texts, 'score', 'id'), False)
+        roles = dict.fromkeys((*texts, 'score', 'scores', 'id'), False)
         files = file.tables(roles, ('prompts', 'score_range'), lists=cls.list_columns)
         layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
         score_range = _find_range(file, 'scored pairs' in layouts.values())
@@ -152,7 +161,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
     @property
     def label_keys(self) -> tuple[str, ...]:  # type: ignore[override]  # not of all its layouts
         """Name the scores where it trains on them."""
-        return ('labels',) if self.layouts.get('train') == 'scored pairs' else ()
+        if self.layouts.get('train') == 'scored pairs':
+            return ('labels',)
+        has_scores = ['scores' in table.columns for table in self.files.get('train', ())]
+        return ('teacher_scores',) if has_scores and all(has_scores) else ()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -203,7 +215,17 @@ class EmbeddingTask(Task[EmbeddingExample]):
                     f'{line}: the score {score:g} is not within "score_range" [{low:g}, {high:g}]'
                 )
             label = (score - low) / (high - low)
-        return EmbeddingExample(name, layout, tuple(texts), label)
+        example = EmbeddingExample(name, layout, tuple(texts), label)
+        if 'scores' not in row:
+            return example
+        given = row['scores'] if isinstance(row['scores'], list) else [row['scores']]
+        scores = [parse_number(score, line) for score in given]
+        if len(scores) != len(texts) - 1:
+            raise UserError(
+                f'{line}: {len(scores)} scores of a teacher for {len(texts) - 1} documents: give'
+                ' one for each, that of the positive first'
+            )
+        return TaughtExample(name, layout, tuple(texts), label, tuple(scores))
 
     def features(
         self, examples: Sequence[EmbeddingExample], tokenizer: Any, max_seq_length: int
@@ -214,7 +236,8 @@ class EmbeddingTask(Task[EmbeddingExample]):
 
         Returns:
           ROW_KEYS [N, C, max_seq_length] int32, example_index [N], labels [N] float32 (0 where
-          unknown), and text_numbers [N, C, 1]: equal texts of the split have the same number.
+          unknown), teacher_scores [N, C - 1, 1] where examples have them, and text_numbers
+          [N, C, 1]: equal texts of the split have the same number.
         """
         texts: list[str] = []
         prompts: list[str | None] = []
@@ -227,6 +250,11 @@ class EmbeddingTask(Task[EmbeddingExample]):
         rows = make_vector_rows(texts, prompts, tokenizer, max_seq_length, config)
         features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
+
+        # The last axis of one is no row's positions.
+        taught = [example.scores for example in examples if isinstance(example, TaughtExample)]
+        if taught and len(taught) == len(examples):
+            features['teacher_scores'] = np.array(taught, np.float32)[..., None]
 
         # A prompt is no part of what is equal.
         numbers: dict[str, int] = {}
@@ -326,7 +354,8 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     of_tables = set()
     for table in tables:
         columns = set(table.columns) - {'id'}
-        texts = columns - {'score'}
+        # A teacher has scored documents beside each other.
+        texts = columns - ({'score', 'scores'} if 'negatives' in columns else {'score'})
         fits = [layout for layout, (names, _) in LAYOUTS.items() if texts == set(names)]
         has_score, is_scored = 'score' in columns, fits == ['scored pairs']
         # Of scored pairs a test split may lack the scores.
@@ -334,7 +363,8 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
             shown = ', '.join(sorted(columns)) or 'none'
             raise UserError(
                 f'task {name}: files.{split} has the columns {shown}: "columns" must be anchor and'
-                ' positive, these and negatives, text_a, text_b and score, or text'
+                ' positive, these and negatives and perhaps scores, text_a, text_b and score, or'
+                ' text'
             )
         of_tables.update(fits)
     if len(of_tables) > 1:

@@ -11,8 +11,17 @@ import pytest
 torch = pytest.importorskip('torch')
 losses = pytest.importorskip('sentence_transformers.losses')
 
+sparse = pytest.importorskip('sentence_transformers.sparse_encoder.losses')
+from sentence_transformers.sparse_encoder.callbacks.splade_callbacks import (
+    SpladeRegularizerWeightSchedulerCallback,
+)
+
 from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
+from bert_jax.train.losses.objective import add_losses
+from bert_jax.train.losses.settings import LossSettings
+from bert_jax.train.search_heads import SparseEmbedding
 
 B, D = 6, 16
 
@@ -21,16 +30,16 @@ def vectors(texts: int) -> np.ndarray:
     return np.random.default_rng(texts).normal(size=(B, texts, D)).astype(np.float32)
 
 
-def ours(config: EmbeddingConfig, values: np.ndarray, labels: np.ndarray):
-    """The loss of given vectors, and its gradient."""
-    model = SimpleNamespace(apply=lambda variables, batch, rng: variables['params'])
-    objective = make_vector_objective(model, config)
+MODEL = SimpleNamespace(apply=lambda variables, batch, rng: variables['params'])
+
+
+def ours(objective, values: np.ndarray, labels: np.ndarray, step: int = 8, steps: int = 9):
+    """The loss of given vectors at a step of a run, and its gradient."""
     batch = {'input_ids': values, 'labels': labels, 'example_weights': np.ones(B, np.float32)}
-    batch['teacher_vectors'] = labels[..., None]
+    batch['teacher_vectors'] = batch['teacher_scores'] = labels[..., None]
 
     def loss(params):
-        total, _ = objective.sums(params, batch, None)['loss']
-        return total / objective.weights(batch)['loss']
+        return add_losses(objective.sums(params, batch, None), objective.weigh(batch, step, steps))
 
     return jax.value_and_grad(loss)(values)
 
@@ -71,6 +80,14 @@ CASES = {
     'cosine': ({'loss': 'cosine'}, 2, losses.CosineSimilarityLoss),
     'vectors of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 3, losses.MSELoss),
     'one vector of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 1, losses.MSELoss),
+    'margins of a teacher': ({'loss': 'margin_mse'}, 3, losses.MarginMSELoss),
+    'margins over several negatives': ({'loss': 'margin_mse'}, 5, losses.MarginMSELoss),
+    'scores of a teacher': (
+        {'loss': 'distill_kl', 'temperature': 3.0},
+        4,
+        lambda model: losses.DistillKLDivLoss(model, temperature=3.0),
+    ),
+    'scores at temperature one': ({'loss': 'distill_kl'}, 4, losses.DistillKLDivLoss),
     'matryoshka of triplets': (
         {'matryoshka': '16,8,3', 'matryoshka_weights': '1,0.5,2'},
         3,
@@ -89,12 +106,54 @@ CASES = {
 }
 
 
+SCORES = lambda texts: 4 * vectors(texts)[:, 1:, 0]
+LABELS_OF = {
+    'mse': lambda texts: vectors(texts)[::-1].copy(),
+    'margin_mse': SCORES,
+    'distill_kl': SCORES,
+}
+
+
 @pytest.mark.parametrize('case', CASES)
 def test_values_and_gradients(case):
     settings, texts, make = CASES[case]
-    labels = vectors(texts)[::-1].copy() if settings.get('loss') == 'mse' else LABELS
-    value, gradient = ours(EmbeddingConfig(**settings), vectors(texts), labels)
+    labels = LABELS_OF.get(settings.get('loss'), lambda texts: LABELS)(texts)
+    objective = make_vector_objective(MODEL, EmbeddingConfig(**settings))
+    value, gradient = ours(objective, vectors(texts), labels)
     wanted, wanted_gradient = theirs(make, vectors(texts), labels)
     assert wanted > 0.1 and float(value) == pytest.approx(wanted, rel=2e-6)
     np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-5, atol=2e-6)
     assert np.abs(wanted_gradient).max() > 1e-3
+
+
+SPARSE = {
+    'multiple_negatives': (2, sparse.SparseMultipleNegativesRankingLoss, LABELS),
+    'margin_mse': (4, sparse.SparseMarginMSELoss, SCORES(4)),
+    'distill_kl': (4, sparse.SparseDistillKLDivLoss, SCORES(4)),
+    'cosent': (2, sparse.SparseCoSENTLoss, LABELS),
+}
+
+
+@pytest.mark.parametrize('name', SPARSE)
+def test_losses_of_sparse_vectors(name):
+    """With the FLOPS, whose weights grow over the first third of a run, and without them."""
+    texts, make, labels = SPARSE[name]
+    values = np.maximum(vectors(texts), 0)
+    settings = LossSettings(embedding=EmbeddingConfig(loss=name))
+    # Theirs compares cosines in that loss, and products in the others.
+    similarity = 'cosine' if name == 'cosent' else 'dot'
+    model = SimpleNamespace(apply=MODEL.apply, sentence=SparseConfig(similarity=similarity))
+    objective = SparseEmbedding().make_objective(model, settings)
+
+    def splade(given, step):
+        made = sparse.SpladeLoss(given, make(given), 0.08, 0.1)
+        ramp = SpladeRegularizerWeightSchedulerCallback(made)
+        ramp.on_train_begin(None, SimpleNamespace(max_steps=20), None)
+        ramp.on_step_begin(None, SimpleNamespace(global_step=step), None)
+        return lambda columns, target: sum(made(columns, target).values())
+
+    for step in (0, 4, 5, 6, 19):
+        value, gradient = ours(objective, values, labels, step, 20)
+        wanted, wanted_gradient = theirs(lambda given: splade(given, step), values, labels)
+        assert float(value) == pytest.approx(wanted, rel=2e-6) and wanted > 0.1
+        np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-5, atol=2e-6)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from absl import logging
@@ -22,9 +22,10 @@ from bert_jax.configs.model.sentence import (
     VectorsConfig,
 )
 from bert_jax.configs.schema import FeatureSet, ModelConfig, OptimizerConfig, RuntimeConfig
+from bert_jax.configs.section import Section
 from bert_jax.costs.flops import count_training_flops
 from bert_jax.costs.step_costs import StepCosts
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Task
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
@@ -36,8 +37,10 @@ from bert_jax.runs.sources.fitting import check_pooler
 from bert_jax.runs.sources.source import Source, make_plain, read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import task_heads
+from bert_jax.train.head_base import PARTS
 from bert_jax.train.losses.objective import Objective
 from bert_jax.train.losses.settings import LossSettings
+from bert_jax.train.search_heads import VectorHead
 from bert_jax.train.state import TrainState, load_encoder, load_frozen
 
 
@@ -131,14 +134,17 @@ class Approach:
                 f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
             )
+        check_sections(setup.losses, task)
         if isinstance(task, EmbeddingTask):
             check_embedding(setup, task)
-        elif setup.losses.embedding != EmbeddingConfig():
+        parts = task_heads.HEADS[task.head].of(encoder.family).parts
+        if 'mlm' in parts and 'mlm' not in self.data.source.params and not setup.is_random:
             raise UserError(
-                f'embedding: it is for tasks of kind embedding, and {task.name} is of kind'
-                f' {task.kind}: leave it out'
+                f'{task.name} ({task.kind}) trains the masked-LM head of its source, and'
+                f' {self.data.source.where} has none: name the model as it was pre-trained, with'
+                ' that head'
             )
-        if 'pooler' in task_heads.HEADS[task.head].of(encoder.family).parts:
+        if 'pooler' in parts:
             check_pooler(self.data.source, encoder.tuning)
 
     def identify(self, embedding: EmbeddingConfig) -> dict[str, Any]:
@@ -277,28 +283,49 @@ def load_source(
     if source.model.traits.class_head.place == 'task' and 'pooler' in parts:
         weights = {**weights, 'pooler': state.params['encoder']['pooler']}
 
-    # The encoder, and the head that all share: others of the source answer another task.
+    # The encoder, and what is of no task: other parts of the source answer another one.
     shared = {}
-    if 'head' in parts:
+    for part in (part for part in parts if PARTS[part].goes_on):
         origin = 'fresh: the source has none'
-        if 'head' in source.params:
-            shared['head'] = source.params['head']
+        if part in source.params:
+            shared[part] = source.params[part]
             origin = f'that of {source.where}'
-        logging.info(f'{folder}: the layer that all heads share is {origin}')
+        logging.info(f'{folder}: its part {part} is {origin}')
     return load_encoder(state, weights, encoder, name, shared)
 
 
+def check_sections(losses: LossSettings, task: Task) -> None:
+    """Raise UserError where a section is set that the task does not read."""
+    read = task_heads.get_task_head(task.head).sections
+    for name in losses._fields:
+        settings = getattr(losses, name)
+        if isinstance(settings, Section) and name not in read and settings != type(settings)():
+            kinds = []
+            for head in task_heads.HEADS.values():
+                if isinstance(head, task_heads.TaskHead) and name in head.sections:
+                    kinds.append(head.name)
+            raise UserError(
+                f'{name}: it is for tasks of kind {" and ".join(kinds)}, and {task.name} is of kind'
+                f' {task.kind}: leave it out'
+            )
+
+
 def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
-    """Raise UserError where a sentence encoder cannot be trained so."""
+    """Raise UserError where a model of vectors cannot be trained so."""
     embedding, encoder = setup.losses.embedding, setup.encoder
-    examples = task.layouts.get('train', '')
-    embedding.check_width(encoder.hidden_size)
-    embedding.check_batch(setup.batching.size, setup.runtime.accumulation)
+    head, examples = cast(VectorHead, task_heads.HEADS[task.head]), task.layouts.get('train', '')
+    head.check_settings(setup.losses, encoder)
+    embedding.check_batch(setup.batching.size, setup.runtime.accumulation, head.whole_batch)
     if examples and examples not in embedding.reads.examples:
         fitting = [name for name, reads in LOSSES.items() if examples in reads.examples]
         raise UserError(
             f'embedding.loss={embedding.loss} reads {" and ".join(embedding.reads.examples)}, and'
             f' the train split of {task.name} has {examples}: take {" or ".join(fitting)}'
+        )
+    if embedding.reads.scores and 'teacher_scores' not in task.label_keys:
+        raise UserError(
+            f"embedding.loss={embedding.loss} learns a teacher's scores, and the train split of"
+            f' {task.name} has none: name their column as "scores"'
         )
     if (
         examples == 'texts'

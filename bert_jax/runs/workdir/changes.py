@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.configs import schema
 from bert_jax.configs.options import NO_VALUE, describe_fields
-from bert_jax.configs.schema import Config, PretrainConfig, RuntimeConfig
+from bert_jax.configs.schema import Config, PretrainConfig
 
 # What data.json of older runs does not say. It follows from what else they say of their task.
 _SAID_LATER = frozenset({'data.options.texts'})
@@ -60,15 +60,15 @@ def changes(
     ]
 
 
-def with_older_defaults(before: RuntimeConfig, after: RuntimeConfig) -> Any:
-    """Return `after` with the defaults of the run that is there, where newer ones round otherwise.
+def with_older_defaults(before: Any, after: Any) -> Any:
+    """Return a section with the defaults of the run that is there, where newer ones are others.
 
     A default that came later does not change a run that was begun without it: the run keeps its
     value until another is named.
     """
     older = {
         field.name: field.option.later
-        for field in describe_fields(RuntimeConfig)
+        for field in describe_fields(type(after))
         if field.option
         and field.option.later not in (NO_VALUE, field.default)
         and getattr(before, field.name) == field.option.later

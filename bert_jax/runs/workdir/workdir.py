@@ -223,8 +223,12 @@ class Workdir(os.PathLike[str]):
         """Return `config` with the older defaults of the run that is here, if there is any."""
         if not self.config_file.exists():
             return config
-        runtime = with_older_defaults(self.config().runtime, config.runtime)
-        return dataclasses.replace(config, runtime=runtime)
+        begun, sections = self.config(), {}
+        for name in ('runtime', 'embedding'):
+            if hasattr(begun, name) and hasattr(config, name):
+                before, after = getattr(begun, name), getattr(config, name)
+                sections[name] = with_older_defaults(before, after)
+        return dataclasses.replace(config, **sections)
 
     def create_or_resume(self, config: Config, data: dict[str, Any]) -> bool:
         """Write config.json and data.json, or check that an old workdir holds the same run.

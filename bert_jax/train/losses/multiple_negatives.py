@@ -1,8 +1,9 @@
-"""Losses of sentence vectors: multiple negatives, SimCSE, CoSENT, cosine and a teacher's vectors.
+"""Losses of vectors of texts: multiple negatives, SimCSE, CoSENT, cosine and a teacher's vectors.
 
-Owns their formulas, which are those of sentence-transformers, and how a batch that does not fit is
-encoded part by part. Which examples each of them reads is configs/model/sentence.py's. Vectors are
-compared over all of a batch, which is one array over all devices.
+Owns their formulas, which are those of sentence-transformers, the table of all such losses, and how
+a batch that does not fit is encoded part by part. Which examples each of them reads is
+configs/model/sentence.py's. Vectors are compared over all of a batch, which is one array over all
+devices.
 
 Dims: B batch, C texts of an example, D numbers of a vector, N documents of a batch.
 """
@@ -22,7 +23,13 @@ from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.pooling import normalize
-from bert_jax.model.text_vectors import PRODUCTS, Comparison
+from bert_jax.model.text_vectors import COSINES, Comparison
+from bert_jax.train.losses.distilled_scores import (
+    distill_kl,
+    guess_margins,
+    guess_scores,
+    margin_mse,
+)
 from bert_jax.train.losses.objective import (
     Batch,
     Objective,
@@ -131,12 +138,19 @@ class VectorLoss(NamedTuple):
     Attributes:
       measure: (vectors of the texts, batch, scale) -> the value of each metric [B].
       constant: (features, examples of a batch, scale) -> the loss that guessing has.
-      of_unit: whether the vectors are scaled to length one before.
+      of_unit: whether it wants cosines, of a kind of vectors that has them.
+      setting: which setting is told as the scale.
     """
 
     measure: Callable[[Texts, Batch, float], dict[str, jax.Array]]
     constant: Callable[[Mapping[str, np.ndarray], int, float], float]
     of_unit: bool = True
+    setting: str = 'scale'
+
+    def choose_scale(self, config: EmbeddingConfig, comparison: Comparison) -> float:
+        """Return what the loss is told: the setting, or that of the kind of vectors."""
+        chosen: float | None = getattr(config, self.setting)
+        return getattr(comparison, self.setting) if chosen is None else chosen
 
 
 # By the names of embedding.loss.
@@ -146,38 +160,47 @@ LOSSES = {
     'cosent': VectorLoss(cosent, guess_order),
     'cosine': VectorLoss(cosine, guess_label),
     'mse': VectorLoss(mse, guess_vector, of_unit=False),
+    'margin_mse': VectorLoss(margin_mse, guess_margins, of_unit=False),
+    'distill_kl': VectorLoss(distill_kl, guess_scores, of_unit=False, setting='temperature'),
 }
+# (vectors of a batch, batch) -> the value of each metric [B].
+Measure = Callable[[Any, Batch], dict[str, jax.Array]]
 
 
 def make_vector_objective(
-    model: Any, config: EmbeddingConfig, comparison: Comparison = PRODUCTS
+    model: Any,
+    config: EmbeddingConfig,
+    comparison: Comparison = COSINES,
+    add: Measure = lambda vectors, batch: {},
 ) -> Objective:
-    """Make the objective of a sentence encoder, as `config` chooses it.
+    """Make the objective of vectors of texts, as `config` chooses it.
 
     batch['labels'] float32 [B], from 0 to 1, where examples have scores. With matryoshka the loss
     is a sum over cuts of the vectors (Kusupati et al. 2022); other metrics are those of the widest.
 
     Args:
-      model: gives vectors [B, C, D] of rows [B, C, T].
+      model: gives vectors [B, C, ...] of rows [B, C, T].
       config: which loss, of which cuts.
       comparison: how its vectors are compared.
+      add: more metrics of a batch.
     """
     loss, cuts = LOSSES[config.loss], sorted(config.cuts, key=lambda cut: cut[0] or math.inf)
+    scale = loss.choose_scale(config, comparison)
 
-    def measure(vectors_BCD: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+    def measure(vectors: Any, batch: Batch) -> dict[str, jax.Array]:
         losses = []
         for width, weight in cuts:
             # Cut before they are scaled to length one: a cut vector is compared by its own cosine.
-            cut_BCD = vectors_BCD[..., :width]
-            if loss.of_unit:
-                cut_BCD = normalize(cut_BCD)
-            values = loss.measure(Texts(cut_BCD, comparison), batch, config.scale)
+            cut = vectors if width is None else vectors[..., :width]
+            if loss.of_unit and comparison.of_unit:
+                cut = normalize(cut)
+            values = loss.measure(Texts(cut, comparison), batch, scale)
             losses.append(weight * values['loss'])
         # The widest cut was the last.
-        return values | {'loss': sum(losses[1:], losses[0])}
+        return values | {'loss': sum(losses[1:], losses[0])} | add(vectors, batch)
 
     def constant(features: Mapping[str, np.ndarray], batch_size: int) -> float:
-        return loss.constant(features, batch_size, config.scale) * sum(weight for _, weight in cuts)
+        return loss.constant(features, batch_size, scale) * sum(weight for _, weight in cuts)
 
     objective = make_mean_objective(_InChunks(model, config.chunk_size), measure)
     return dataclasses.replace(objective, constant=constant, whole_batch=config.reads.whole_batch)

@@ -33,12 +33,23 @@ class Objective:
         its own rows alone.
       constant: (features, examples of a batch) -> the loss of a constant answer; None: as the task
         says.
+      schedule: (step from 0, steps of the run) -> what some of the losses count by now, by name;
+        None: all count as ever.
     """
 
     sums: Callable[[Any, Batch, DropoutRng | None], MetricSums]
     weights: Callable[[Batch], dict[str, jax.Array]]
     whole_batch: bool = False
     constant: Callable[[Mapping[str, np.ndarray], int], float] | None = None
+    schedule: Callable[[jax.Array, jax.Array], dict[str, jax.Array]] | None = None
+
+    def weigh(self, batch: Batch, step: jax.Array, total_steps: Any) -> dict[str, jax.Array]:
+        """Return the denominators of a step, infinite where a loss does not count yet."""
+        weights = self.weights(batch)
+        if self.schedule is None:
+            return weights
+        factors = self.schedule(step, total_steps)
+        return {name: weight / factors.get(name, 1.0) for name, weight in weights.items()}
 
 
 def add_losses(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:

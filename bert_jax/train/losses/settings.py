@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bert_jax.configs.model.late_interaction import LateInteractionSettings
 from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.configs.model.vector_kinds import SparseTraining
 from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.train.losses.task_losses import ClassTargets
 
@@ -19,11 +20,13 @@ class LossSettings(NamedTuple):
     Attributes:
       targets: how classes are learnt.
       embedding: how vectors of texts are trained.
+      sparse: how sparse ones are made, and what their weights cost.
       late_interaction: how those of tokens are made.
     """
 
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    sparse: SparseTraining = SparseTraining()
     late_interaction: LateInteractionSettings = LateInteractionSettings()
 
     @classmethod
@@ -32,5 +35,6 @@ class LossSettings(NamedTuple):
         return cls(
             targets or ClassTargets(),
             config.embedding,
-            late_interaction=config.late_interaction,
+            config.sparse,
+            config.late_interaction,
         )

@@ -74,7 +74,7 @@ def assert_close(got, want, rtol):
 )
 def test_sums_and_gradients_are_those_of_numpy(arrays, monkeypatch, how, rtol):
     monkeypatch.setattr(
-        vocabulary_loss, '_choose_block_rows', lambda width: 97
+        vocabulary_loss, 'choose_block_rows', lambda width: 97
     )  # the last is filled up
     sums, gradients = sums_and_gradients(arrays, **how)
     assert_close((sums, gradients), in_numpy(*arrays), rtol)
@@ -83,7 +83,7 @@ def test_sums_and_gradients_are_those_of_numpy(arrays, monkeypatch, how, rtol):
 @pytest.mark.parametrize(('fsdp', 'model'), [(1, 8), (2, 2)])
 def test_the_mesh_changes_nothing(arrays, monkeypatch, fsdp, model):
     """Rows are split over data and fsdp, the table over fsdp and model: pieces of 8 to 64 words."""
-    monkeypatch.setattr(vocabulary_loss, '_choose_block_rows', lambda width: 20)
+    monkeypatch.setattr(vocabulary_loss, 'choose_block_rows', lambda width: 20)
     mesh = construction.make_mesh(RuntimeConfig(fsdp=fsdp, model_parallel=model))
     with jax.set_mesh(mesh):
         on_mesh = [

@@ -17,7 +17,7 @@ from tests.helpers.encoder import ENCODER_WORDS
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 KINDS, COLOURS = ENCODER_WORDS[:6], ENCODER_WORDS[-6:]
 SETTINGS = (
-    'batch_size=4 max_seq_length=16 steps=40 optimizer.peak_lr=3e-3 optimizer.algorithm=adamw'
+    'batch_size=4 max_seq_length=16 steps=100 optimizer.peak_lr=3e-3 optimizer.algorithm=adamw'
     ' runtime.log_every=10 runtime.model_parallel=2 hidden_dropout=0 attention_dropout=0'
     ' late_interaction.width=8 late_interaction.query_expansion=fixed'
     ' late_interaction.expansion_length=9 late_interaction.skip=a'

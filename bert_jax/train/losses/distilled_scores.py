@@ -1,0 +1,57 @@
+"""Losses of vectors of texts that learn from a teacher's scores of them, usually a reranker's.
+
+Owns their formulas, which are those of sentence-transformers. batch['teacher_scores'] is float32
+[B, N, 1]: of each example the score of the query with each of its N documents, the positive first.
+
+Dims: B batch, N documents of an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from bert_jax.train.losses.objective import Batch
+
+if TYPE_CHECKING:
+    from bert_jax.train.losses.multiple_negatives import Texts
+
+
+def margin_mse(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]:
+    """Bring the positive's lead over each negative to the teacher's: squared error, their mean.
+
+    Hofstaetter et al. 2020, section 3 (sentence_transformer/losses/margin_mse.py:179-217).
+    """
+    ours_BN, theirs_BN = texts.compare_own(), batch['teacher_scores'][..., 0]
+    leads_BN = ours_BN[:, :1] - ours_BN[:, 1:]
+    wanted_BN = theirs_BN[:, :1] - theirs_BN[:, 1:]
+    return {'loss': jnp.mean(jnp.square(leads_BN - wanted_BN), axis=1)}
+
+
+def distill_kl(texts: Texts, batch: Batch, temperature: float) -> dict[str, jax.Array]:
+    """Bring the softmax of an example's scores to the teacher's: T^2 KL(teacher || ours).
+
+    Lin et al. 2020, section 3 (sentence_transformer/losses/distill_kl_div.py:174-210).
+    """
+    ours_BN = jax.nn.log_softmax(texts.compare_own() / temperature)
+    theirs_BN = jax.nn.log_softmax(batch['teacher_scores'][..., 0] / temperature)
+    divergence_B = jnp.sum(jnp.exp(theirs_BN) * (theirs_BN - ours_BN), axis=1)
+    return {'loss': temperature**2 * divergence_B}
+
+
+def guess_margins(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
+    """Return the squared error of equal scores, which have no lead."""
+    theirs_BN = features['teacher_scores'][..., 0]
+    return float(np.mean((theirs_BN[:, :1] - theirs_BN[:, 1:]) ** 2))
+
+
+def guess_scores(features: Mapping[str, np.ndarray], batch_size: int, temperature: float) -> float:
+    """Return the divergence of equal scores."""
+    theirs_BN = special.log_softmax(features['teacher_scores'][..., 0] / temperature, axis=1)
+    entropies_B = -(np.exp(theirs_BN) * theirs_BN).sum(axis=1)
+    return float(temperature**2 * np.mean(np.log(theirs_BN.shape[1]) - entropies_B))
