@@ -291,6 +291,8 @@ def _make_config(state: _Stated) -> ModelConfig:
     values = {ours: stated[theirs] for ours, theirs in _name_settings(names).items()}
     try:
         values |= {**names.shape, **names.read(stated)}
+        if 'hidden_act' in names.shape:  # by our name there
+            values['hidden_act'] = _ACTIVATION_OUT[names.shape['hidden_act']]
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f'{file}: {error}') from None
     pad_id = stated.get('pad_token_id')
