@@ -14,10 +14,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
+from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
-from bert_jax.model import partition
+from bert_jax.model import late_interaction, partition
 from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.losses.multiple_negatives import LOSSES, make_vector_objective
@@ -104,14 +104,16 @@ def training_batch(texts: int) -> dict[str, np.ndarray]:
     return batch | {'labels': labels, 'example_weights': weights}
 
 
-def stepped(config: EmbeddingConfig, mesh: dict | None = None, shards=False):
+def stepped(config: EmbeddingConfig, mesh: dict | None = None, shards=False, head='embedding'):
     """(loss, parameters) and the moments after a step with dropout."""
     runtime = RuntimeConfig(**(mesh or {'data_parallel': 1}))
-    model = task_heads.make_model('embedding', SHAPE, 0, 0.0, runtime, SentenceConfig())
+    settings = LossSettings(embedding=config)
+    vectors = task_heads.HEADS[head].describe_vectors(settings, {}, LENGTH)
+    model = task_heads.make_model(head, SHAPE, 0, 0.0, runtime, vectors)
     batch = training_batch(2 if config.loss in ('cosent', 'cosine') else TEXTS)
     optimizer = OptimizerConfig('adamw', peak_lr=1e-3, schedule='constant', warmup_steps=0)
     step = make_train_step(
-        task_heads.make_objective('embedding', model, LossSettings(embedding=config)),
+        task_heads.make_objective(head, model, settings),
         dataclasses.replace(optimizer, weight_decay=0.0),
         StepOptions(shard_optimizer=shards),
     )
@@ -131,6 +133,17 @@ def assert_same(got, wanted):
     for leaf, other in zip(got[1], wanted[1], strict=True):
         np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-6)
     assert max(np.abs(leaf).max() for leaf in wanted[1]) > 1e-2
+
+
+@pytest.mark.parametrize('loss', ['multiple_negatives', 'cosent'])
+def test_vectors_of_tokens_are_compared_as_well_on_any_mesh_and_in_chunks(loss, monkeypatch):
+    # Of the 16 x 32 documents a block has two.
+    monkeypatch.setattr(late_interaction, '_PRODUCTS', 2 * ROWS * LENGTH * LENGTH)
+    step = functools.partial(stepped, head='late_interaction')
+    wanted = step(EmbeddingConfig(loss=loss))
+    for devices in (2, 8):
+        assert_same(step(EmbeddingConfig(loss=loss), {'data_parallel': devices}), wanted)
+    assert_same(step(EmbeddingConfig(loss=loss, chunk_size=4)), wanted)
 
 
 def test_candidates_are_those_of_all_devices_and_of_all_chunks():
