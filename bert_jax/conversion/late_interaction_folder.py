@@ -18,36 +18,45 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.late_interaction import LateInteractionConfig, LateInteractionSettings
-from bert_jax.conversion.module_folders import (
-    IDENTITY,
-    LENGTH,
-    MODULES,
-    SETTINGS,
-    FolderKind,
-    make_module_folder,
-    read_max_length,
-    read_modules,
-    read_prompts,
-    read_settings,
-    write_json,
-)
+from bert_jax.conversion import module_folders as folders
+from bert_jax.conversion.module_folders import read_settings
 from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.conversion.weight_files import read_tensors
 
 STANFORD = 'HF_ColBERT'
 _WEIGHT = 'linear.weight'
+_PUNCTUATION = list(string.punctuation)
 _PREFIXES = {'query': 'query_prefix', 'document': 'document_prefix'}
 # What a file of PyLate has; without any of these queries have no masks.
 _OF_PYLATE = {
     'query_length', 'document_length', 'query_expansion', 'do_query_expansion',
     'attend_to_expansion_tokens', 'skiplist_words', *_PREFIXES.values(),
 }  # fmt: skip
-_EXPANSION = {'strategy': 'query_expansion', 'length': 'expansion_length', 'attend': 'attend'}
 _OF_TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
+_KINDS = ('Transformer', 'Dense', 'MultiVectorMask', 'Normalize')
+# What a file may say; what it does not say is None.
+_BUILT: Mapping[str, tuple[Any, ...]] = {
+    'Dense': (
+        ('bias', False),
+        ('use_residual', None, False),
+        ('module_input_name', None, 'token_embeddings'),
+        ('activation_function', folders.IDENTITY, 'torch.nn.Identity'),
+    ),
+    'MultiVectorMask': (('keep_only_token_ids', None), ('skiplist_tasks', None, ['document'])),
+    'Normalize': (('module_input_name', 'token_embeddings'),),
+    folders.SETTINGS: (('similarity_fn_name', None, 'cosine', 'dot', 'MaxSim', 'maxsim'),),
+    'query_expansion': (('token', None, '<mask>', '[MASK]'),),
+    'artifact.metadata': (('similarity', None, 'cosine'),),
+}
 
 
-class MultiVectorFolder(FolderKind):
-    """A vector of each token: a Transformer, a layer, which tokens are scored, and a norm."""
+class MultiVectorFolder(folders.FolderKind):
+    """A vector of each token: a Transformer, a layer, which tokens are scored, and a norm.
+
+    Attributes:
+      fewest: how many modules there are at least.
+      most: how many there may be.
+    """
 
     model_type = 'MultiVectorEncoder'
     vectors = LateInteractionConfig
@@ -55,10 +64,8 @@ class MultiVectorFolder(FolderKind):
     elsewhere: ClassVar[Mapping[str, str]] = {
         'MultiVectorMask': 'sentence_transformers.multi_vector_encoder.modules'
     }
-    behind: ClassVar[tuple[list[str], ...]] = (
-        ['MultiVectorMask'],
-        ['MultiVectorMask', 'Normalize'],
-    )
+    fewest: ClassVar[int] = 3
+    most: ClassVar[int] = 4
 
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return what was read of a directory's weights as a model of late interaction.
@@ -66,65 +73,65 @@ class MultiVectorFolder(FolderKind):
         Raises:
           UserError: a module or a setting has no counterpart here.
         """
-        modules, file = read_modules(folder), folder / SETTINGS
-        kinds = [kind for kind, _ in modules]
-        begins = kinds[:2] == ['Transformer', 'Dense'] and not modules[0].path
-        if not begins or sorted(kinds[2:]) not in self.behind:
+        modules, file = folders.read_modules(folder), folder / folders.SETTINGS
+        kinds = tuple(kind for kind, _ in modules)
+        count = len(kinds)
+        if kinds != _KINDS[:count] or modules[0].path or not self.fewest <= count <= self.most:
             raise UserError(
-                f'{folder / MODULES}: modules {", ".join(kinds) or "none"}: only Transformer in the'
-                ' folder itself, Dense, MultiVectorMask and Normalize are built here, in that order'
+                f'{folder / folders.MODULES}: modules {", ".join(kinds) or "none"}: only'
+                f' {", ".join(_KINDS)} are built here, in that order and the first in the folder'
+                ' itself'
             )
-        settings = read_settings(file)
-        _check(file, settings, similarity_fn_name=(None, 'maxsim', 'MaxSim', 'cosine', 'dot'))
-        places = {kind: folder / path for kind, path in modules}
-        prompts = dict(read_prompts(settings, file))
+        stated = {kind: _read(folder / path / 'config.json', kind) for kind, path in modules[1:]}
+        settings = _read(file, folders.SETTINGS)
+        rows = self.complete(settings) | read_settings(folder / folders.LENGTH)
+        if 'MultiVectorMask' in stated:
+            rows['skip'] = stated['MultiVectorMask'].get('skiplist_words')
+            rows['normalize'] = 'Normalize' in stated
+        prompts = dict(folders.read_prompts(settings, file))
         for name, key in _PREFIXES.items():
             prefix = settings.get(key) or ''
             prompts[name] = prefix + (prompts.get(name) or '').removeprefix(prefix)
-        rows = {**_read_pylate(settings), **read_settings(folder / LENGTH)}
-        rows['skip'] = self.read_skipped(places, settings)
-        rows['normalize'] = self.is_normal(places)
-        has_markers = any(key in settings for key in _PREFIXES.values())
-        return _join(file, reading, rows, prompts, has_markers, _read_layer(places['Dense']))
+        rows['markers'] = not settings.keys().isdisjoint(_PREFIXES.values())
+        tensors, _ = read_tensors(
+            folder / modules[1].path, 'model.safetensors', 'pytorch_model.bin'
+        )
+        if tensors.keys() != {_WEIGHT}:
+            raise UserError(f'{folder / modules[1].path}: its weights are not {_WEIGHT} alone')
+        return _join(file, reading, rows, prompts, tensors[_WEIGHT].T)
 
-    def is_normal(self, places: Mapping[str, epath.Path]) -> bool:
-        """Tell whether vectors have length one."""
-        if 'Normalize' not in places:
-            return False
-        file = places['Normalize'] / 'config.json'
-        _check(file, read_settings(file), module_input_name=('token_embeddings',))
-        return True
-
-    def read_skipped(self, places: Mapping[str, epath.Path], settings: Mapping[str, Any]) -> Any:
-        """Return the tokens of documents that are not scored; None: what PyLate leaves out."""
-        file = places['MultiVectorMask'] / 'config.json'
-        mask = read_settings(file)
-        _check(file, mask, keep_only_token_ids=(None,), skiplist_tasks=(None, ['document']))
-        return mask.get('skiplist_words') or []
+    def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what PyLate says of rows as sentence-transformers does, 'skip' besides."""
+        rows = {name: settings[name] for name in _OF_PYLATE & settings.keys()}
+        if rows and 'query_expansion' not in rows and rows.get('do_query_expansion') is not False:
+            attend = bool(rows.get('attend_to_expansion_tokens'))
+            length = rows.pop('query_length', None) or 32
+            rows['query_expansion'] = {'strategy': 'fixed', 'length': length, 'attend': attend}
+        return rows
 
     def write_modules(self, folder: epath.Path, model: Model) -> list[str]:
         """Write the layer, which tokens are scored, and the norm where there is one."""
-        settings, kernel_HD = _get_settings(model), model.params['projection']['kernel']
-        H, D = kernel_HD.shape
-        dense = {'in_features': H, 'out_features': D, 'bias': False}
-        path = make_module_folder(folder, 1, 'Dense')
-        write_json(path / 'config.json', dense | {'activation_function': IDENTITY} | _OF_TOKENS)
-        kernel = {_WEIGHT: np.ascontiguousarray(np.transpose(kernel_HD), np.float32)}
-        weights = safetensors.numpy.save(kernel, {'format': 'pt'})
-        atomic_write(path / 'model.safetensors', weights)
-        mask = {'skiplist_words': settings.skipped, 'skiplist_tasks': ['document']}
-        write_json(make_module_folder(folder, 2, 'MultiVectorMask') / 'config.json', mask)
-        kinds = ['Transformer', 'Dense', 'MultiVectorMask']
+        kernel_HD = np.asarray(model.params['projection']['kernel'], np.float32)
+        settings, (H, D) = _get_vectors(model).settings, kernel_HD.shape
+        layer = {'in_features': H, 'out_features': D, 'bias': False, **_OF_TOKENS}
+        contents: dict[str, Any] = {
+            'Dense': layer | {'activation_function': folders.IDENTITY},
+            'MultiVectorMask': {'skiplist_words': settings.skipped},
+        }
         if settings.normalize:
-            kinds.append('Normalize')
-            write_json(make_module_folder(folder, 3, 'Normalize') / 'config.json', _OF_TOKENS)
-        return kinds
+            contents['Normalize'] = _OF_TOKENS
+        for number, (kind, content) in enumerate(contents.items(), 1):
+            path = folders.make_module_folder(folder, number, kind)
+            folders.write_json(path / 'config.json', content)
+        kernel = {_WEIGHT: np.ascontiguousarray(kernel_HD.T)}
+        weights = safetensors.numpy.save(kernel, {'format': 'pt'})
+        atomic_write(folder / '1_Dense' / 'model.safetensors', weights)
+        return ['Transformer', *contents]
 
     def describe(self, model: Model) -> dict[str, Any]:
-        """Return the class, and the markers: prompts that begin with an entry of the vocabulary."""
+        """Return the class, and the prompts that begin with an entry of the vocabulary."""
         settings: dict[str, Any] = {'model_type': self.model_type}
-        vectors = model.sentence
-        assert isinstance(vectors, LateInteractionConfig)
+        vectors = _get_vectors(model)
         if vectors.markers and vectors.prompts:
             settings |= {key: vectors.prompt(name) for name, key in _PREFIXES.items()}
             # Else it takes such a folder for one of PyLate, whose queries have masks.
@@ -133,17 +140,13 @@ class MultiVectorFolder(FolderKind):
 
     def describe_rows(self, model: Model) -> dict[str, Any]:
         """Return the lengths of queries and documents, and the masks behind queries."""
-        settings, limit = _get_settings(model), model.config.max_position
-        rows: dict[str, Any] = {}
+        vectors, rows = _get_vectors(model), dict[str, Any]()
         for name in _PREFIXES:
-            assert model.sentence is not None
-            rows[f'{name}_length'] = model.sentence.row(name, limit).length
+            rows[f'{name}_length'] = vectors.row(name, model.config.max_position).length
+        settings = vectors.settings
         if settings.masks_to:
-            rows['query_expansion'] = {
-                'strategy': settings.query_expansion,
-                'length': settings.masks_to,
-                'attend': settings.attend,
-            }
+            expansion = {'strategy': settings.query_expansion, 'length': settings.masks_to}
+            rows['query_expansion'] = {**expansion, 'attend': settings.attend}
         return rows
 
 
@@ -152,19 +155,15 @@ class PyLateFolder(MultiVectorFolder):
 
     model_type = 'ColBERT'
     vectors = None
-    behind = ([],)
+    fewest = most = 2
 
-    def is_normal(self, places: Mapping[str, epath.Path]) -> bool:
-        """Return True: it is no module there."""
-        return True
-
-    def read_skipped(self, places: Mapping[str, epath.Path], settings: Mapping[str, Any]) -> Any:
-        """Return the tokens of documents that are not scored."""
+    def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what it says of rows, and the tokens that it leaves out by itself."""
         words = settings.get('skiplist_words')
-        return list(string.punctuation) if words is None else words
+        return super().complete(settings) | {'skip': _PUNCTUATION if words is None else words}
 
 
-class StanfordFolder(FolderKind):
+class StanfordFolder(folders.FolderKind):
     """Stanford's ColBERT: a layer beside the encoder's arrays, and settings of the training."""
 
     model_type = STANFORD
@@ -172,21 +171,21 @@ class StanfordFolder(FolderKind):
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return what was read of a directory's weights as a model of late interaction."""
         file = folder / 'artifact.metadata'
-        stated = read_settings(file)
-        _check(file, stated, similarity=(None, 'cosine'))
-        expansion = {
-            'strategy': 'fixed',
-            'length': stated.get('query_maxlen') or 32,
-            'attend': bool(stated.get('attend_to_mask_tokens')),
+        stated = _read(file, file.name)
+        rows = {
+            'document_length': stated.get('doc_maxlen'),
+            'query_expansion': {
+                'strategy': 'fixed',
+                'length': stated.get('query_maxlen') or 32,
+                'attend': bool(stated.get('attend_to_mask_tokens')),
+            },
+            'skip': _PUNCTUATION if stated.get('mask_punctuation', True) else [],
         }
-        skip = list(string.punctuation) if stated.get('mask_punctuation', True) else []
-        rows = {'document_length': stated.get('doc_maxlen'), 'query_expansion': expansion}
         prompts = {
-            'query': (stated.get('query_token_id') or '[unused0]') + ' ',
-            'document': (stated.get('doc_token_id') or '[unused1]') + ' ',
+            'query': f'{stated.get("query_token_id") or "[unused0]"} ',
+            'document': f'{stated.get("doc_token_id") or "[unused1]"} ',
         }
-        layer = reading.model.params['projection']['kernel']
-        return _join(file, reading, rows | {'skip': skip}, prompts, True, layer)
+        return _join(file, reading, rows, prompts, reading.model.params['projection']['kernel'])
 
 
 def is_stanford(folder: epath.Path) -> bool:
@@ -194,35 +193,19 @@ def is_stanford(folder: epath.Path) -> bool:
     return STANFORD in (read_settings(folder / 'config.json').get('architectures') or ())
 
 
-def _read_pylate(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what PyLate says of rows as sentence-transformers does."""
-    if not _OF_PYLATE & settings.keys():
-        return {}
-    rows = {key: settings[key] for key in ('query_length', 'document_length') if settings.get(key)}
-    if 'query_expansion' in settings:
-        return rows | {'query_expansion': settings['query_expansion']}
-    if settings.get('do_query_expansion') is False:
-        return rows
-    attend = bool(settings.get('attend_to_expansion_tokens'))
-    length = rows.pop('query_length', 32)
-    return rows | {'query_expansion': {'strategy': 'fixed', 'length': length, 'attend': attend}}
+def _read(file: epath.Path, kind: str) -> dict[str, Any]:
+    """Return the settings in a file. UserError where one has a value that is not built here."""
+    settings = read_settings(file)
+    _check(file, settings, kind)
+    return settings
 
 
-def _read_layer(folder: epath.Path) -> np.ndarray:
-    """Return the kernel [H, D] of a linear layer. UserError where it does anything else."""
-    file = folder / 'config.json'
-    _check(
-        file,
-        read_settings(file),
-        bias=(False,),
-        use_residual=(None, False),
-        module_input_name=(None, 'token_embeddings'),
-        activation_function=(IDENTITY, 'torch.nn.Identity'),
-    )
-    tensors, _ = read_tensors(folder, 'model.safetensors', 'pytorch_model.bin')
-    if list(tensors) != [_WEIGHT] or tensors[_WEIGHT].ndim != 2:
-        raise UserError(f'{folder}: its weights are not {_WEIGHT} alone: download it again')
-    return np.ascontiguousarray(tensors[_WEIGHT].T, np.float32)
+def _check(file: epath.Path, settings: Mapping[str, Any], kind: str) -> None:
+    for name, *values in _BUILT.get(kind, ()):
+        if settings.get(name) not in values:
+            raise UserError(
+                f'{file}: {name}={settings.get(name)!r} is not built here: only {values[-1]!r} is'
+            )
 
 
 def _join(
@@ -230,7 +213,6 @@ def _join(
     reading: Reading,
     rows: Mapping[str, Any],
     prompts: Mapping[str, str],
-    has_markers: bool,
     kernel_HD: np.ndarray,
 ) -> Reading:
     """Return what was read with the layer that makes vectors of tokens, and with its settings.
@@ -238,16 +220,15 @@ def _join(
     Args:
       file: the file of settings, in errors.
       reading: the encoder.
-      rows: its settings as sentence-transformers spells them, and 'skip', 'normalize'.
+      rows: its settings as sentence-transformers spells them; besides 'skip', 'normalize' and
+        'markers', which is whether prompts begin with entries of the vocabulary.
       prompts: name -> text.
-      has_markers: whether they begin with entries of the vocabulary.
       kernel_HD: the layer.
     """
-    skip, expansion = rows['skip'], rows.get('query_expansion') or {}
-    _check(file, expansion, token=(None, '[MASK]', '<mask>'))
+    skip, expansion = rows.get('skip') or [], rows.get('query_expansion') or {}
+    _check(file, expansion, 'query_expansion')
     if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
         raise UserError(f'{file}: skiplist_words={skip!r}: must be a list of words')
-    given = {ours: expansion[key] for key, ours in _EXPANSION.items() if key in expansion}
     try:
         settings = LateInteractionSettings(
             width=kernel_HD.shape[1],
@@ -256,7 +237,9 @@ def _join(
             skip=' '.join(skip * 2 if skip == ['punctuation'] else skip),
             query_length=rows.get('query_length'),
             document_length=rows.get('document_length'),
-            **given,
+            query_expansion=expansion.get('strategy', 'none'),
+            expansion_length=expansion.get('length', 32),
+            attend=expansion.get('attend', False),
         )
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
@@ -264,23 +247,14 @@ def _join(
     longest = max(settings.query_length or 0, settings.document_length or 0, settings.masks_to)
     if longest > limit:
         raise UserError(f'{file}: rows of {longest} tokens, and the encoder reads {limit}')
-    length = read_max_length(file.parent, limit)
-    vectors = LateInteractionConfig(settings, has_markers, tuple(prompts.items()), length)
-    params = {**reading.model.params, 'projection': {'kernel': kernel_HD}}
+    length = folders.read_max_length(file.parent, limit)
+    markers = rows.get('markers', True)
+    vectors = LateInteractionConfig(settings, markers, tuple(prompts.items()), length)
+    params = {**reading.model.params, 'projection': {'kernel': np.array(kernel_HD, np.float32)}}
     model = reading.model._replace(sentence=vectors, params=params)
     return reading._replace(model=model, names={**reading.names, _WEIGHT: 'projection/kernel'})
 
 
-def _get_settings(model: Model) -> LateInteractionSettings:
-    """Return the settings of a model of late interaction."""
+def _get_vectors(model: Model) -> LateInteractionConfig:
     assert isinstance(model.sentence, LateInteractionConfig)
-    return model.sentence.settings
-
-
-def _check(file: epath.Path, settings: Mapping[str, Any], **built: tuple[Any, ...]) -> None:
-    """Raise UserError where a setting has a value that is not built here; absent is None."""
-    for name, values in built.items():
-        if settings.get(name) not in values:
-            raise UserError(
-                f'{file}: {name}={settings.get(name)!r} is not built here: only {values[-1]!r} is'
-            )
+    return model.sentence

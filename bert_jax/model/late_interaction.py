@@ -56,14 +56,13 @@ def _score(query: TokenVectors, document: TokenVectors) -> Array:
     return jnp.where(is_scored_1S.any(), total, EMPTY)
 
 
-_score_pairs = jax.vmap(_score)
 _score_all = jax.vmap(jax.vmap(_score, (None, 0)), (0, None))
 
 
 def compare_own(texts: TokenVectors) -> Array:
     """Return the score of each query with its own documents, [B, C - 1], one after the other."""
     queries, documents = _part(texts)
-    score = jax.checkpoint(lambda column: _score_pairs(queries, column), prevent_cse=False)
+    score = jax.checkpoint(lambda column: jax.vmap(_score)(queries, column), prevent_cse=False)
     scores_CB = jax.lax.map(score, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), documents))
     return scores_CB.T
 
@@ -141,14 +140,8 @@ class MultiVectors:
 
     def compare_pairs(self, documents: MultiVectors) -> np.ndarray:
         """Return the score of each with its own document."""
-        scores_N = np.empty(len(self), np.float32)
-        longest = max(self.lengths_N.max(initial=1), documents.lengths_N.max(initial=1))
-        size = max(_QUERIES // _widen(longest), 1)
-        for start in range(0, len(self), size):
-            rows = slice(start, start + size)
-            pairs = [side.take(rows)._pad(_widen(longest), size) for side in (self, documents)]
-            scores_N[rows] = np.asarray(_search_pairs(*pairs))[: len(scores_N[rows])]
-        return scores_N
+        pairs = ((self.take([i]), documents.take([i])) for i in range(len(self)))
+        return np.array([query.compare_all(own)[0, 0] for query, own in pairs], np.float32)
 
     def _iterate_blocks(self, tokens: int) -> Iterator[tuple[np.ndarray, TokenVectors]]:
         """Yield the numbers of texts and their vectors, so many tokens at a time, longer first.
@@ -173,7 +166,7 @@ class MultiVectors:
         return TokenVectors(vectors_NTD, scored_NT)
 
 
-_search, _search_pairs = jax.jit(_score_all), jax.jit(_score_pairs)
+_search = jax.jit(_score_all)
 
 
 def _double(count: int) -> int:
