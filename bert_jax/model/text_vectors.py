@@ -110,9 +110,9 @@ class SparseVectors:
             return None
         weights_NV = sparse.csr_array(values, dtype=np.float32)
         if similarity == 'cosine':
-            lengths_N = np.sqrt(weights_NV.power(2).sum(axis=1))
-            weights_NV = sparse.diags_array(1 / np.maximum(lengths_N, _TINY)) @ weights_NV
-        return cls(sparse.csr_array(weights_NV, dtype=np.float32))
+            lengths_N = np.maximum(np.sqrt(weights_NV.power(2).sum(axis=1)), _TINY)
+            weights_NV = sparse.diags_array(1 / lengths_N) @ weights_NV
+        return cls(weights_NV)
 
     def __len__(self) -> int:
         """Return how many texts there are."""
@@ -124,21 +124,17 @@ class SparseVectors:
 
     def compare_all(self, documents: SparseVectors) -> np.ndarray:
         """Return the product of each with each; UserError for those of another vocabulary."""
-        self._check_width(documents)
+        width, other = self.weights_NV.shape[1], documents.weights_NV.shape[1]
+        if width != other:
+            raise UserError(
+                f'vectors of {other} entries cannot be searched by those of {width}: they are of'
+                ' another vocabulary: make both with one model'
+            )
         return (self.weights_NV @ documents.weights_NV.T).toarray()
 
     def compare_pairs(self, documents: SparseVectors) -> np.ndarray:
         """Return the product of each with its own document."""
-        self._check_width(documents)
         return self.weights_NV.multiply(documents.weights_NV).sum(axis=1)
-
-    def _check_width(self, documents: SparseVectors) -> None:
-        width, other = self.weights_NV.shape[1], documents.weights_NV.shape[1]
-        if width != other:
-            raise UserError(
-                f'vectors of {other} entries cannot be searched with those of {width}: they are of'
-                ' another vocabulary: make both with one model'
-            )
 
 
 KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors)

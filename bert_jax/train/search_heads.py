@@ -115,6 +115,8 @@ class SparseEmbedding(VectorHead):
     architecture = 'BertForMaskedLM'
     output_names = ('sentence_embedding',)
     vectors = SparseConfig
+    comparison = PRODUCTS._replace(temperature=2.0)  # as sentence-transformers has it
+    similarity = 'dot'
     whole_batch = True
     sections = ('embedding', 'sparse')
     script = ExampleScript(
@@ -150,7 +152,4 @@ class SparseEmbedding(VectorHead):
 
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return a loss of such vectors, with what their weights cost."""
-        is_cosine = model.sentence.similarity == 'cosine'
-        # The temperature is that of sentence-transformers.
-        comparison = (COSINES if is_cosine else PRODUCTS)._replace(temperature=2.0)
-        return make_splade_objective(model, settings.embedding, settings.sparse, comparison)
+        return make_splade_objective(model, settings.embedding, settings.sparse, self.comparison)
