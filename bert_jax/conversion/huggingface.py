@@ -245,11 +245,14 @@ def _read_stated(folder: epath.Path) -> _Stated:
     named = settings.get('architectures') or [names.bare]  # absent in files of an encoder alone
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
-    if family is None or not named[0].startswith(names.prefix):
+    described = f'{folder}: config.json describes {named[0]} (model_type {kind!r})'
+    if family is None:
         types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)
+        raise UserError(f'{described}, which is not BERT: only model_type {types} can be read')
+    if not named[0].startswith(names.prefix):
         raise UserError(
-            f'{folder}: config.json describes {named[0]} (model_type {kind!r}), which is not'
-            f' BERT: only model_type {types} can be read'
+            f'{described}, but the classes of that type begin with {names.prefix}: one of the two'
+            ' is wrong'
         )
     return _Stated(file, settings, family, named[0])
 
@@ -288,6 +291,8 @@ def _make_config(state: _Stated) -> ModelConfig:
     values = {ours: stated[theirs] for ours, theirs in _name_settings(names).items()}
     try:
         values |= {**names.shape, **names.read(stated)}
+        if 'hidden_act' in names.shape:  # by our name there
+            values['hidden_act'] = _ACTIVATION_OUT[names.shape['hidden_act']]
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f'{file}: {error}') from None
     pad_id = stated.get('pad_token_id')

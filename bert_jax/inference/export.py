@@ -193,7 +193,8 @@ def write(
       format has no place for.
     """
     # Other programs give a tagger's words to its tokenizer as they are, or the text as a whole.
-    if model.architecture in CLASSES and model.row.of_words:
+    # The class may be of another family, which is refused below.
+    if model.architecture in CLASSES and CLASSES[model.architecture].of_words:
         tokenizer = tokenizer.for_words
     with new_folder(epath.Path(output)) as folder:
         try:

@@ -103,12 +103,11 @@ def make_card(model: Model, notes: Notes) -> str:
         facts += [(f'prompt {name}', json.dumps(text)) for name, text in sentence.prompts]
     # JSON's texts and lists are YAML's too.
     lines = [f'{n}: {json.dumps(value)}' for n, value in header.items() if value is not None]
-    article = 'An' if traits.name[0] in 'AE' else 'A'
     made = 'trained' if notes.trained else 'written'
     parts = [
         '\n'.join(['---', *lines, '---']),
         f'# {notes.name}',
-        f'{article} {traits.name} encoder that {uses.purpose}, {made} by bert_jax.',
+        f'An encoder ({traits.name}) that {uses.purpose}, {made} by bert_jax.',
         '```python\n' + uses.example.format(tag=uses.task, name=notes.name) + '\n```',
         _format_table('Model', facts),
     ]

@@ -264,6 +264,7 @@ class PretrainingSetup:
         return [
             *self.optimizer.without_effect(),
             *OBJECTIVES[config.objective].list_without_effect(config),
+            *config.model.list_unlike_family(),
             *exchange.list_without_effect(self.runtime, mesh),
             *list_rounded_rates(rates, self.runtime.dropout_rng),
         ]

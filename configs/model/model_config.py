@@ -258,6 +258,17 @@ class ModelConfig(Section):
         """The entry of its family: by what it differs from others."""
         return FAMILIES[self.family]
 
+    def list_unlike_family(self) -> list[str]:
+        """Return a line for each setting that all models of its family have alike, but this one."""
+        lines = []
+        for name, value in self.traits.transformers.shape.items():
+            if getattr(self, name) != value:
+                lines.append(
+                    f'model.{name}={getattr(self, name)}: {self.traits.name} of other programs has'
+                    f' {value}, so bert-export writes this model for none of them'
+                )
+        return lines
+
     @property
     def words(self) -> Embedding:
         """The kind of its word vectors: what they are made from, and what they need."""

@@ -176,3 +176,11 @@ def test_a_refused_export_names_the_model_and_not_the_hidden_folder(make, tmp_pa
     ):
         with refused(f'^runs/mini: {message}'):
             export.write(model, source.tokenizer, form, out, export.Extras(named='runs/mini'))
+
+
+@pytest.mark.parametrize('form', ['huggingface', 'google', 'stablehlo'])
+def test_a_class_of_another_family_is_refused_in_one_line(make, tmp_path, form):
+    source = read_source(str(pretrained(make)[0]))
+    other = source.bert._replace(architecture='RobertaForTokenClassification')
+    with refused('RobertaForTokenClassification is none of the classes that can be written: Bert'):
+        export.write(other, source.tokenizer, form, str(tmp_path / 'out'))

@@ -205,7 +205,7 @@ def test_settings_by_their_old_names(tmp_path):
         ({'norm_bias': True}, 'norm_bias=True is not built here'),
         ({'classifier_activation': 'relu'}, "classifier_activation='relu' is not built here"),
         ({'local_attention': 0}, 'local_attention=0: half of it'),
-        ({'model_type': 'bert'}, 'which is not BERT'),
+        ({'model_type': 'bert'}, 'the classes of that type begin with Bert'),
     ],
 )
 def test_settings_that_are_not_built(tmp_path, settings, said):

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from bert_jax.configs.model.families import bert
 from bert_jax.configs.model.families.family import Piece, TransformersNames
-from bert_jax.configs.model.model_config import FAMILIES
+from bert_jax.configs.model.model_config import FAMILIES, ModelConfig
 from bert_jax.conversion import huggingface
 from bert_jax.inference import export
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
@@ -139,3 +139,9 @@ def test_a_tokenizer_with_ids_beyond_the_table_is_refused(tmp_path, family):
             assert read_source(str(folder)).tokenizer.vocab_size == entries
     with refused(f'its tokenizer has {entries} entries but its model {entries - 1}'):
         read_source(str(folder))
+
+
+def test_settings_unlike_those_of_a_family_are_told_before_a_run():
+    lines = ModelConfig(family='mpnet').list_unlike_family()
+    assert lines[0].startswith('model.positions=absolute: MPNet of other programs has relative')
+    assert len(lines) == 2 and not ModelConfig(family='electra').list_unlike_family()

@@ -219,7 +219,10 @@ EXTRA = np.ones((40, 16), 'f')
             {'model_type': 'xlnet', 'architectures': ['XLNetLMHeadModel']},
             "describes XLNetLMHeadModel (model_type 'xlnet')",
         ),
-        ({'architectures': ['RobertaModel']}, "describes RobertaModel (model_type 'bert')"),
+        (
+            {'architectures': ['RobertaModel']},
+            "describes RobertaModel (model_type 'bert'), but the classes of that type begin with",
+        ),
         ({'hidden_act': 'mish'}, 'only gelu_new, gelu, relu'),
         ({'position_embedding_type': 'relative_key'}, "only 'absolute' is"),
         ({'vocab_size': 48}, '(40, 16) in the file, (48, 16) by config.json'),
