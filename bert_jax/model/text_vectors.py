@@ -46,6 +46,9 @@ class TextVectors(Protocol):
     def compare_pairs(self, documents: Any) -> np.ndarray:
         """Return the score of each text with its own document, [N] float32."""
 
+    def describe(self) -> dict[str, float]:
+        """Return what is told of them beside their scores, by name."""
+
 
 @dataclass(frozen=True)
 class DenseVectors:
@@ -85,6 +88,10 @@ class DenseVectors:
     def compare_pairs(self, documents: DenseVectors) -> np.ndarray:
         """Return the product of each with its own document."""
         return (self.vectors_NH * documents.vectors_NH).sum(axis=-1)
+
+    def describe(self) -> dict[str, float]:
+        """Return nothing: all are of one width."""
+        return {}
 
 
 @jax.jit
@@ -135,6 +142,12 @@ class SparseVectors:
     def compare_pairs(self, documents: SparseVectors) -> np.ndarray:
         """Return the product of each with its own document."""
         return self.weights_NV.multiply(documents.weights_NV).sum(axis=1)
+
+    def describe(self) -> dict[str, float]:
+        """Return the mean of the weights that are not 0, and the share of those that are."""
+        N, V = self.weights_NV.shape
+        active = self.weights_NV.nnz / N
+        return {'active_dims': active, 'sparsity_ratio': 1 - active / V}
 
 
 KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors)

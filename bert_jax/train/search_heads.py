@@ -39,7 +39,7 @@ class VectorHead(TaskHead):
     similarity: ClassVar[str] = 'cosine'
     whole_batch: ClassVar[bool] = False
     fits_whole_words = False
-    sections = ('embedding',)
+    sections: ClassVar[tuple[str, ...]] = ('embedding',)
 
     def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
         """Raise UserError where an encoder of `config` cannot give such vectors."""
