@@ -125,6 +125,14 @@ def read_prompts(settings: Mapping[str, Any], file: epath.Path) -> dict[str, str
     return prompts
 
 
+def with_vectors(reading: Reading, vectors: VectorsConfig, settings: Mapping[str, Any]) -> Reading:
+    """Return a model of vectors; a prompt that theirs takes by itself is a remark."""
+    remarks, name = reading.remarks, settings.get('default_prompt_name')
+    if name:
+        remarks += (f'the prompt {name!r} is not taken by itself here: name it',)
+    return reading._replace(model=reading.model._replace(sentence=vectors), remarks=remarks)
+
+
 def write_json(file: epath.Path, content: Any) -> None:
     """Write a file of settings."""
     atomic_write(file, json.dumps(content, indent=2, ensure_ascii=False) + '\n')

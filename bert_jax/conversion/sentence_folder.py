@@ -26,6 +26,7 @@ from bert_jax.conversion.module_folders import (
     read_modules,
     read_prompts,
     read_settings,
+    with_vectors,
     write_json,
 )
 from bert_jax.conversion.trained_model import Model, Reading
@@ -71,9 +72,6 @@ class SentenceFolder(FolderKind):
             )
         settings = read_settings(folder / SETTINGS)
         prompts = read_prompts(settings, folder / SETTINGS)
-        remarks, name = reading.remarks, settings.get('default_prompt_name')
-        if name:
-            remarks += (f'the prompt {name!r} is not taken by itself here: name it',)
         width = reading.model.config.hidden_size
         sentence = SentenceConfig(
             _read_pooling(folder / modules[1][1] / 'config.json', prompts),
@@ -83,8 +81,7 @@ class SentenceFolder(FolderKind):
             read_max_length(folder, reading.model.config.max_position),
             settings.get('similarity_fn_name') or 'cosine',
         )
-        model = reading.model._replace(sentence=sentence)
-        return reading._replace(model=model, remarks=remarks)
+        return with_vectors(reading, sentence, settings)
 
     def write_modules(self, folder: epath.Path, model: Model) -> list[str]:
         """Write the pooling, and the cut where vectors lose numbers before they get length one."""

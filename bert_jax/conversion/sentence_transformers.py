@@ -28,12 +28,14 @@ from bert_jax.conversion.module_folders import (
     write_json,
 )
 from bert_jax.conversion.sentence_folder import SentenceFolder
+from bert_jax.conversion.sparse_folder import SparseFolder
 from bert_jax.conversion.trained_model import Model, Reading
 
 # The first release whose directories look so: no reader takes this one for newer than itself.
 _VERSION = '2.7.0'
 _KINDS: tuple[FolderKind, ...] = (
     SentenceFolder(),
+    SparseFolder(),
     CrossEncoderFolder(),
     MultiVectorFolder(),
     PyLateFolder(),

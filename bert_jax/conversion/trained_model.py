@@ -100,7 +100,9 @@ class Model(NamedTuple):
 
     def under(self, head: str) -> Model:
         """Return the same weights as a model of the class that has this head of HEADS."""
-        return self._replace(architecture=HEADS[head].class_in(self.config.family))
+        architecture = HEADS[head].class_in(self.config.family)
+        vectors = self.sentence if HEADS[head].vectors else None
+        return self._replace(architecture=architecture, sentence=vectors)
 
     @property
     def outputs(self) -> int:

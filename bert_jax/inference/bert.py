@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import sparse
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig, Similarity
@@ -319,6 +320,30 @@ class Bert:
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
         width = len(layers) * self.config.hidden_size
         return np.array(vectors, np.float32).reshape(len(vectors), width)
+
+    def decode_sparse(self, vectors: Any, top: int | None = None) -> list[list[tuple[str, float]]]:
+        """Return the (word piece, weight) pairs of each text, the greatest weight first.
+
+        Args:
+          vectors: what `embed` returned, or rows of it.
+          top: how many of each text; None: all that are not 0.
+
+        Raises:
+          UserError: they are of another vocabulary.
+        """
+        weights_NV, decoded = sparse.csr_array(vectors), []
+        if weights_NV.shape[1] != self.config.vocab_size:
+            raise UserError(
+                f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'
+                f' {self.config.vocab_size}: take the model that made them'
+            )
+        for row in range(weights_NV.shape[0]):
+            of_text = slice(*weights_NV.indptr[row : row + 2])
+            ids, weights = weights_NV.indices[of_text], weights_NV.data[of_text]
+            order = np.lexsort((ids, -weights))[:top]
+            pieces = self.tokenizer.tokens(ids[order])
+            decoded.append(list(zip(pieces, weights[order].tolist(), strict=True)))
+        return decoded
 
     @property
     def similarity(self) -> Similarity:

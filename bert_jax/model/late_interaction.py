@@ -143,6 +143,11 @@ class MultiVectors:
         pairs = ((self.take([i]), documents.take([i])) for i in range(len(self)))
         return np.array([query.compare_all(own)[0, 0] for query, own in pairs], np.float32)
 
+    def describe(self) -> dict[str, float]:
+        """Return the mean of the vectors of a text, and of their bytes."""
+        tokens = float(self.lengths_N.mean())
+        return {'tokens': tokens, 'bytes': tokens * self.vectors_TD[:1].nbytes}
+
     def _iterate_blocks(self, tokens: int) -> Iterator[tuple[np.ndarray, TokenVectors]]:
         """Yield the numbers of texts and their vectors, so many tokens at a time, longer first.
 

@@ -47,6 +47,9 @@ class TextVectors(Protocol):
     def compare_pairs(self, documents: Any) -> np.ndarray:
         """Return the score of each text with its own document, [N] float32."""
 
+    def describe(self) -> dict[str, float]:
+        """Return what is told of them beside their scores, by name."""
+
 
 @dataclass(frozen=True)
 class DenseVectors:
@@ -87,6 +90,10 @@ class DenseVectors:
         """Return the product of each with its own document."""
         return (self.vectors_NH * documents.vectors_NH).sum(axis=-1)
 
+    def describe(self) -> dict[str, float]:
+        """Return nothing: all are of one width."""
+        return {}
+
 
 @jax.jit
 def _multiply(queries_QH: Array, vectors_NH: Array) -> Array:
@@ -111,9 +118,9 @@ class SparseVectors:
             return None
         weights_NV = sparse.csr_array(values, dtype=np.float32)
         if similarity == 'cosine':
-            lengths_N = np.sqrt(weights_NV.power(2).sum(axis=1))
-            weights_NV = sparse.diags_array(1 / np.maximum(lengths_N, _TINY)) @ weights_NV
-        return cls(sparse.csr_array(weights_NV, dtype=np.float32))
+            lengths_N = np.maximum(np.sqrt(weights_NV.power(2).sum(axis=1)), _TINY)
+            weights_NV = sparse.diags_array(1 / lengths_N) @ weights_NV
+        return cls(weights_NV)
 
     def __len__(self) -> int:
         """Return how many texts there are."""
@@ -125,21 +132,23 @@ class SparseVectors:
 
     def compare_all(self, documents: SparseVectors) -> np.ndarray:
         """Return the product of each with each; UserError for those of another vocabulary."""
-        self._check_width(documents)
+        width, other = self.weights_NV.shape[1], documents.weights_NV.shape[1]
+        if width != other:
+            raise UserError(
+                f'vectors of {other} entries cannot be searched by those of {width}: they are of'
+                ' another vocabulary: make both with one model'
+            )
         return (self.weights_NV @ documents.weights_NV.T).toarray()
 
     def compare_pairs(self, documents: SparseVectors) -> np.ndarray:
         """Return the product of each with its own document."""
-        self._check_width(documents)
         return self.weights_NV.multiply(documents.weights_NV).sum(axis=1)
 
-    def _check_width(self, documents: SparseVectors) -> None:
-        width, other = self.weights_NV.shape[1], documents.weights_NV.shape[1]
-        if width != other:
-            raise UserError(
-                f'vectors of {other} entries cannot be searched with those of {width}: they are of'
-                ' another vocabulary: make both with one model'
-            )
+    def describe(self) -> dict[str, float]:
+        """Return the mean of the weights that are not 0, and the share of those that are."""
+        N, V = self.weights_NV.shape
+        active = self.weights_NV.nnz / N
+        return {'active_dims': active, 'sparsity_ratio': 1 - active / V}
 
 
 KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors, MultiVectors)

@@ -67,8 +67,12 @@ def evaluate_retrieval(
         query: [ids[index] for index in indices_K]
         for query, indices_K in zip(given.queries, indices_QK)
     }
-    report = {'task': 'retrieval', 'data': folder, 'split': split}
-    return report | _score_rankings(rankings, given, draws, seed) | {'similarity': compare}
+    report: Report = {'task': 'retrieval', 'data': folder, 'split': split}
+    report |= _score_rankings(rankings, given, draws, seed) | {'similarity': compare}
+    for side, vectors in (('query', queries), ('corpus', documents)):
+        for name, value in vectors.describe().items():
+            report['metrics'][f'{side}_{name}'] = value
+    return report
 
 
 def evaluate_run(

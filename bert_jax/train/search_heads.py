@@ -42,7 +42,7 @@ class VectorHead(TaskHead):
     similarity: ClassVar[str] = 'cosine'
     whole_batch: ClassVar[bool] = False
     fits_whole_words = False
-    sections = ('embedding',)
+    sections: ClassVar[tuple[str, ...]] = ('embedding',)
 
     def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
         """Raise UserError where an encoder of `config` cannot give such vectors."""
@@ -118,6 +118,8 @@ class SparseEmbedding(VectorHead):
     architecture = 'BertForMaskedLM'
     output_names = ('sentence_embedding',)
     vectors = SparseConfig
+    comparison = PRODUCTS._replace(temperature=2.0)  # as sentence-transformers has it
+    similarity = 'dot'
     whole_batch = True
     sections = ('embedding', 'sparse')
     script = ExampleScript(
@@ -153,10 +155,7 @@ class SparseEmbedding(VectorHead):
 
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return a loss of such vectors, with what their weights cost."""
-        is_cosine = model.sentence.similarity == 'cosine'
-        # The temperature is that of sentence-transformers.
-        comparison = (COSINES if is_cosine else PRODUCTS)._replace(temperature=2.0)
-        return make_splade_objective(model, settings.embedding, settings.sparse, comparison)
+        return make_splade_objective(model, settings.embedding, settings.sparse, self.comparison)
 
 
 class LateInteraction(VectorHead):

@@ -48,7 +48,6 @@ class SparseTraining(Section):
 
     pooling: SparsePooling = newer('max', "how the weights of a text's pieces become one")
     activation: Activation = newer('relu', 'log1p_relu: with a second logarithm')
-    similarity: Similarity = newer('dot', 'what compares two vectors')
     document_weight: float = newer(
         0.08, 'what the FLOPS of documents count in the loss', within=FROM_0
     )
@@ -57,4 +56,4 @@ class SparseTraining(Section):
     def vectors(self, prompts: Mapping[str, str], max_seq_length: int) -> SparseConfig:
         """Return what is kept with a model that was fine-tuned so."""
         texts = tuple(prompts.items())
-        return SparseConfig(self.pooling, self.activation, texts, max_seq_length, self.similarity)
+        return SparseConfig(self.pooling, self.activation, texts, max_seq_length)

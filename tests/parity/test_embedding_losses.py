@@ -15,9 +15,9 @@ sparse = pytest.importorskip('sentence_transformers.sparse_encoder.losses')
 from sentence_transformers.sparse_encoder.callbacks.splade_callbacks import (
     SpladeRegularizerWeightSchedulerCallback,
 )
+from sentence_transformers.util import pairwise_dot_score
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
-from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import add_losses
 from bert_jax.train.losses.settings import LossSettings
@@ -130,7 +130,7 @@ SPARSE = {
     'multiple_negatives': (2, sparse.SparseMultipleNegativesRankingLoss, LABELS),
     'margin_mse': (4, sparse.SparseMarginMSELoss, SCORES(4)),
     'distill_kl': (4, sparse.SparseDistillKLDivLoss, SCORES(4)),
-    'cosent': (2, sparse.SparseCoSENTLoss, LABELS),
+    'cosent': (2, lambda model: sparse.SparseCoSENTLoss(model, 1.0, pairwise_dot_score), LABELS),
 }
 
 
@@ -140,10 +140,7 @@ def test_losses_of_sparse_vectors(name):
     texts, make, labels = SPARSE[name]
     values = np.maximum(vectors(texts), 0)
     settings = LossSettings(embedding=EmbeddingConfig(loss=name))
-    # Theirs compares cosines in that loss, and products in the others.
-    similarity = 'cosine' if name == 'cosent' else 'dot'
-    model = SimpleNamespace(apply=MODEL.apply, sentence=SparseConfig(similarity=similarity))
-    objective = SparseEmbedding().make_objective(model, settings)
+    objective = SparseEmbedding().make_objective(MODEL, settings)
 
     def splade(given, step):
         made = sparse.SpladeLoss(given, make(given), 0.08, 0.1)

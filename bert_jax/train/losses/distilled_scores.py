@@ -8,13 +8,13 @@ Dims: B batch, N documents of an example.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
 
 from bert_jax.train.losses.objective import Batch
 
@@ -44,14 +44,11 @@ def distill_kl(texts: Texts, batch: Batch, temperature: float) -> dict[str, jax.
     return {'loss': temperature**2 * divergence_B}
 
 
-def guess_margins(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
-    """Return the squared error of equal scores, which have no lead."""
-    theirs_BN = features['teacher_scores'][..., 0]
-    return float(np.mean((theirs_BN[:, :1] - theirs_BN[:, 1:]) ** 2))
+def guess_alike(measure: Callable[..., dict[str, jax.Array]]) -> Callable[..., float]:
+    """Return (features, examples of a batch, scale) -> the loss of documents that score alike."""
 
+    def constant(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
+        alike = SimpleNamespace(compare_own=lambda: jnp.zeros(features['teacher_scores'].shape[:2]))
+        return float(jnp.mean(measure(alike, features, scale)['loss']))
 
-def guess_scores(features: Mapping[str, np.ndarray], batch_size: int, temperature: float) -> float:
-    """Return the divergence of equal scores."""
-    theirs_BN = special.log_softmax(features['teacher_scores'][..., 0] / temperature, axis=1)
-    entropies_B = -(np.exp(theirs_BN) * theirs_BN).sum(axis=1)
-    return float(temperature**2 * np.mean(np.log(theirs_BN.shape[1]) - entropies_B))
+    return constant

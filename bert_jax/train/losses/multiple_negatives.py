@@ -26,8 +26,7 @@ from bert_jax.model.pooling import normalize
 from bert_jax.model.text_vectors import COSINES, Comparison
 from bert_jax.train.losses.distilled_scores import (
     distill_kl,
-    guess_margins,
-    guess_scores,
+    guess_alike,
     margin_mse,
 )
 from bert_jax.train.losses.objective import (
@@ -147,11 +146,6 @@ class VectorLoss(NamedTuple):
     of_unit: bool = True
     setting: str = 'scale'
 
-    def choose_scale(self, config: EmbeddingConfig, comparison: Comparison) -> float:
-        """Return what the loss is told: the setting, or that of the kind of vectors."""
-        chosen: float | None = getattr(config, self.setting)
-        return getattr(comparison, self.setting) if chosen is None else chosen
-
 
 # By the names of embedding.loss.
 LOSSES = {
@@ -160,8 +154,8 @@ LOSSES = {
     'cosent': VectorLoss(cosent, guess_order),
     'cosine': VectorLoss(cosine, guess_label),
     'mse': VectorLoss(mse, guess_vector, of_unit=False),
-    'margin_mse': VectorLoss(margin_mse, guess_margins, of_unit=False),
-    'distill_kl': VectorLoss(distill_kl, guess_scores, of_unit=False, setting='temperature'),
+    'margin_mse': VectorLoss(margin_mse, guess_alike(margin_mse), of_unit=False),
+    'distill_kl': VectorLoss(distill_kl, guess_alike(distill_kl), False, 'temperature'),
 }
 # (vectors of a batch, batch) -> the value of each metric [B].
 Measure = Callable[[Any, Batch], dict[str, jax.Array]]
@@ -185,7 +179,9 @@ def make_vector_objective(
       add: more metrics of a batch.
     """
     loss, cuts = LOSSES[config.loss], sorted(config.cuts, key=lambda cut: cut[0] or math.inf)
-    scale = loss.choose_scale(config, comparison)
+    scale = getattr(config, loss.setting)
+    if scale is None:  # then it is that of the kind of vectors
+        scale = getattr(comparison, loss.setting)
 
     def measure(vectors: Any, batch: Batch) -> dict[str, jax.Array]:
         losses = []

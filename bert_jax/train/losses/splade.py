@@ -20,24 +20,15 @@ from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import Batch, MetricSums, Objective, weigh_examples
 
 
-def compute_flops(weights_BNV: jax.Array, counts_B: jax.Array) -> jax.Array:
-    """Return sum over entries of (mean over texts of the weight)^2 (Paria et al. 2020, section 3).
-
-    counts_B: 0 for the examples that are left out, else 1 (sparse_encoder/losses/flops.py:47-53).
-    """
-    mean_BV = jnp.mean(weights_BNV, axis=1)
-    mean_V = jnp.sum(mean_BV * counts_B[:, None], 0) / jnp.maximum(jnp.sum(counts_B), 1.0)
-    return jnp.sum(jnp.square(mean_V))
-
-
 def make_splade_objective(
     model: Any, embedding: EmbeddingConfig, sparse: SparseTraining, comparison: Comparison
 ) -> Objective:
     """Make the objective: a base loss, and the weighted FLOPS of queries and of documents.
 
-    The weights of the FLOPS grow with the square of the steps over the first third of a run
-    (Formal et al. 2021, section 4; sparse_encoder/callbacks/splade_callbacks.py:99-113). Metrics
-    are without these weights, in training and where nothing is trained.
+    FLOPS are the sum over entries of (mean over texts of the weight)^2 (Paria et al. 2020, section
+    3; sparse_encoder/losses/flops.py:47-53), without examples that only fill up a batch. What they
+    count grows with the square of the steps over the first third of a run (Formal et al. 2021,
+    section 4; sparse_encoder/callbacks/splade_callbacks.py:99-113). In metrics they count whole.
 
     Args:
       model: gives weights [B, C, V].
@@ -50,9 +41,10 @@ def make_splade_objective(
     def measure(weights_BCV: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         counts_B, values = weigh_examples(batch), {}
         for name, texts_BNV in (('query', weights_BCV[:, :1]), ('document', weights_BCV[:, 1:])):
+            total_V = jnp.sum(jnp.mean(texts_BNV, 1) * counts_B[:, None], 0)
+            mean_V = total_V / jnp.maximum(jnp.sum(counts_B), 1.0)
             # No mean over examples: each has that of all.
-            flops = compute_flops(texts_BNV, counts_B)
-            values[f'{name}_flops'] = jnp.broadcast_to(flops, counts_B.shape)
+            values[f'{name}_flops'] = jnp.sum(jnp.square(mean_V)) * jnp.ones_like(counts_B)
             values[f'{name}_active_dims'] = jnp.mean(jnp.sum(texts_BNV > 0, -1), -1)
         return values
 
@@ -60,8 +52,7 @@ def make_splade_objective(
 
     def sums(*arguments: Any) -> MetricSums:
         metrics = base.sums(*arguments)
-        # The name of the whole loss is the step's.
-        return {'base_loss': metrics.pop('loss')} | metrics
+        return {'base_loss': metrics.pop('loss')} | metrics  # the step's loss is of all
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
         examples = base.weights(batch)['loss']

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from bert_jax.model.text_vectors import DenseVectors, read_vectors
+from bert_jax.inference.semantic_search import nearest
+from bert_jax.model.text_vectors import read_vectors
+from tests.helpers.refusals import refused
 
 
 def test_a_vector_of_zeros_is_like_nothing():
@@ -14,13 +17,34 @@ def test_a_vector_of_zeros_is_like_nothing():
     assert read_vectors(np.array([[3, 4]]), 'dot').vectors_NH.tolist() == [[3, 4]]
 
 
+def test_sparse_vectors_are_those_of_all_weights():
+    rng = np.random.default_rng(0)
+    values = np.maximum(rng.normal(size=(9, 40)) - 1, 0).astype(np.float32)
+    values[3] = 0
+    for similarity in ('dot', 'cosine'):
+        dense = read_vectors(values, similarity)
+        vectors = read_vectors(sparse.csr_array(values), similarity)
+        found = nearest(vectors.take(slice(0, 9, 2)), vectors, 5, block=4)
+        wanted = nearest(dense.take(slice(0, 9, 2)), dense, 5, block=4)
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+        assert np.array_equal(found[1], wanted[1]) and len(vectors) == 9
+    assert vectors.describe() == {
+        'active_dims': pytest.approx((values > 0).sum(1).mean()),
+        'sparsity_ratio': pytest.approx((values == 0).mean()),
+    }
+    with refused('vectors of 39 entries cannot be searched by those of 40: .* make both with'):
+        nearest(vectors, read_vectors(sparse.csr_array(values[:, 1:]), 'dot'), 1)
+
+
 def test_values_of_no_kind_are_refused():
     with pytest.raises(TypeError, match='dict holds no vectors of texts'):
         read_vectors({}, 'cosine')
 
 
-def test_all_are_compared_as_pairs_are():
-    vectors = DenseVectors(np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32))
+@pytest.mark.parametrize('of', [np.asarray, sparse.csr_array])
+def test_all_are_compared_as_pairs_are(of):
+    values = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
+    vectors = read_vectors(of(values), 'dot')
     some = vectors.take([3, 0])
     assert np.asarray(some.compare_all(vectors))[[0, 1], [3, 0]] == pytest.approx(
         some.compare_pairs(vectors.take([3, 0]))

@@ -11,13 +11,14 @@ import math
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.schema import OptimizerConfig, RuntimeConfig
 from bert_jax.mesh import construction, sharding
-from bert_jax.model import late_interaction, partition
+from bert_jax.model import late_interaction, partition, splade
 from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.losses.multiple_negatives import LOSSES, make_vector_objective
@@ -107,17 +108,16 @@ def training_batch(texts: int) -> dict[str, np.ndarray]:
 def stepped(config: EmbeddingConfig, mesh: dict | None = None, shards=False, head='embedding'):
     """(loss, parameters) and the moments after a step with dropout."""
     runtime = RuntimeConfig(**(mesh or {'data_parallel': 1}))
-    settings = LossSettings(embedding=config)
-    vectors = task_heads.HEADS[head].describe_vectors(settings, {}, LENGTH)
-    model = task_heads.make_model(head, SHAPE, 0, 0.0, runtime, vectors)
+    model = task_heads.make_model(head, SHAPE, 0, 0.0, runtime)
     batch = training_batch(2 if config.loss in ('cosent', 'cosine') else TEXTS)
     optimizer = OptimizerConfig('adamw', peak_lr=1e-3, schedule='constant', warmup_steps=0)
     step = make_train_step(
-        task_heads.make_objective(head, model, settings),
+        task_heads.make_objective(head, model, LossSettings(embedding=config)),
         dataclasses.replace(optimizer, weight_decay=0.0),
         StepOptions(shard_optimizer=shards),
     )
-    state = make_state(jax.device_put(noisy_params(model)), optimizer)
+    # Half of the run is done, so that all losses count.
+    state = make_state(jax.device_put(noisy_params(model)), optimizer)._replace(step=jnp.array(5))
     count = math.prod((mesh or {'data_parallel': 1}).values())
     devices = construction.make_mesh(runtime, jax.devices()[:count])
     with jax.set_mesh(devices):
@@ -135,21 +135,14 @@ def assert_same(got, wanted):
     assert max(np.abs(leaf).max() for leaf in wanted[1]) > 1e-2
 
 
-@pytest.mark.parametrize('loss', ['multiple_negatives', 'cosent'])
-def test_vectors_of_tokens_are_compared_as_well_on_any_mesh_and_in_chunks(loss, monkeypatch):
-    # Of the 16 x 32 documents a block has two.
-    monkeypatch.setattr(late_interaction, '_PRODUCTS', 2 * ROWS * LENGTH * LENGTH)
-    step = functools.partial(stepped, head='late_interaction')
-    wanted = step(EmbeddingConfig(loss=loss))
-    for devices in (2, 8):
-        assert_same(step(EmbeddingConfig(loss=loss), {'data_parallel': devices}), wanted)
-    assert_same(step(EmbeddingConfig(loss=loss, chunk_size=4)), wanted)
-
-
-def test_candidates_are_those_of_all_devices_and_of_all_chunks():
+@pytest.mark.parametrize('head', ['embedding', 'sparse_embedding', 'late_interaction'])
+def test_candidates_are_those_of_all_devices_and_of_all_chunks(head, monkeypatch):
     """A step's loss and gradients do not depend on the mesh, nor on chunks, with dropout on."""
     # Where weights are split over `data` each device would take the gradients of its own rows.
-    wanted = stepped(EmbeddingConfig())
-    assert_same(stepped(EmbeddingConfig(), {'data_parallel': 8}, shards=True), wanted)
+    wanted = stepped(EmbeddingConfig(), head=head)
+    found = stepped(EmbeddingConfig(), {'data_parallel': 8}, shards=True, head=head)
+    assert_same(found, wanted)
     chunked = EmbeddingConfig(chunk_size=4)
-    assert_same(stepped(chunked, {'fsdp': 2, 'model_parallel': 2}), wanted)
+    monkeypatch.setattr(splade, 'choose_block_rows', lambda width: ROWS)
+    monkeypatch.setattr(late_interaction, '_PRODUCTS', 2 * ROWS * LENGTH**2)
+    assert_same(stepped(chunked, {'fsdp': 2, 'model_parallel': 2}, head=head), wanted)

@@ -20,6 +20,7 @@ from tests.helpers.tokenizer_folders import wordpiece
 
 PAIRS = {'anchor': 'q', 'positive': 'd'}
 TRIPLETS = PAIRS | {'negatives': 'no'}
+TAUGHT = TRIPLETS | {'scores': 't'}
 SCORED = {'text_a': 'a', 'text_b': 'b', 'score': 's'}
 RANGE = {'score_range': [1, 5]}
 
@@ -67,6 +68,15 @@ def test_rows_by_hand(task_of):
     assert task.metrics == ('spearman', 'pearson') and task.label_keys == ()
     assert task.options == {'prompts': {'query': 'j: ', 'document': '? '}}
     assert not task.labelled(task.examples('plain'))
+
+
+def test_scores_of_a_teacher_are_features(task_of):
+    rows = [{'q': 'a', 'd': 'b', 'no': ['c', 'd'], 't': ['7', 2.5, -1]}] * 2
+    task = task_of({'train': (TAUGHT, rows), 'dev': (TRIPLETS, rows)}, kind='sparse_embedding')
+    assert (task.head, task.label_keys) == ('sparse_embedding', ('teacher_scores',))
+    features = task.features(task.examples('train'), wordpiece('abcd'), 6)
+    assert features['teacher_scores'].tolist() == [[[7], [2.5], [-1]]] * 2
+    assert 'teacher_scores' not in task.features(task.examples('dev'), wordpiece('abcd'), 6)
 
 
 def vectors(*examples):
@@ -150,6 +160,10 @@ ROW = {'q': 'a', 'd': 'b', 'no': ['c'], 'a': 'a', 'b': 'b', 's': 2}
         (SCORED, [ROW], {}, '"score_range" must be the least and the greatest score'),
         (PAIRS, [ROW], RANGE, '"score_range" is for scored pairs'),
         (TRIPLETS, [ROW, ROW | {'no': ['c', 'd']}], {}, 'jsonl:2: 2 negatives, .* first .* has 1'),
+        (TAUGHT, [ROW | {'t': [1]}], {}, 'jsonl:1: 1 scores of a teacher for 2 documents'),
+        (TAUGHT, [ROW | {'t': [1, float('nan')]}], {}, "jsonl:1: 'nan' is not finite"),
+        (TAUGHT, [ROW], {}, 'jsonl:1: .*t'),
+        (PAIRS | {'scores': 's'}, [ROW], {}, '"columns" must be .* and perhaps scores'),
         (PAIRS | {'text_a': 'a'}, [ROW], {}, '"columns" must be anchor and positive, these'),
         ({'text': 'a'}, [ROW], {}, 'plain texts cannot be scored: give files.dev columns of'),
     ],

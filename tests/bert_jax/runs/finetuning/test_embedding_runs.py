@@ -7,11 +7,13 @@ import json
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.decomposition import PCA
 
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Bert, Predictor
+from bert_jax.inference.semantic_search import SemanticSearch
 from bert_jax.runs.finetuning import encoder_cache, evaluation
 from bert_jax.runs.sources import source
 from bert_jax.train.losses.settings import LossSettings
@@ -91,6 +93,72 @@ def test_a_run_learns_and_is_used(folder, encoder):
     assert ((queries @ colours.T).argmax(1) == np.arange(6)).all()
     with refused('gives vectors and no answers: .*bert-nearest'):
         Predictor.from_workdir(run)
+
+
+def test_a_run_of_sparse_vectors(folder, encoder):
+    tuner = tuner_of(sparse_task(folder), encoder)
+    run = folder / 'run'
+    result, _ = tuner.run(configuration('steps=60', 'sparse.document_weight=0.01'), str(run))
+    assert result['metrics']['accuracy'] > 0.9 and not result['failed']
+    assert result['chance_loss'] == pytest.approx(np.log(4))
+    assert evaluation.evaluate(str(run))['metrics'] == result['metrics']
+    first, *_, last = map(json.loads, (run / 'metrics.jsonl').read_text().splitlines())
+    assert first['base_loss'] > 2 * last['base_loss'] and 'document_flops' in last
+    assert last['query_active_dims'] < first['query_active_dims']
+
+    bert = Bert.load(str(run))
+    queries = bert.embed([f'the {word}' for word in KINDS], prompt='query')
+    colours = bert.embed(COLOURS, prompt='document')
+    assert isinstance(queries, sparse.csr_array) and queries.shape == (6, bert.config.vocab_size)
+    assert ((queries @ colours.T).toarray().argmax(1) == np.arange(6)).all()
+    ((piece, weight), *others), *_ = bert.decode_sparse(queries, top=3)
+    assert weight == queries.max(axis=1).toarray()[0] and len(others) < 3
+    assert queries.toarray()[0, bert.tokenizer.entries.index(piece)] == weight
+    with refused('vectors of 3 entries: this vocabulary has'):
+        bert.decode_sparse(queries[:, :3])
+    # The same weights still fill in masks and give states.
+    assert bert.fill_mask('the [MASK]') and bert(bert.tokenize('the')).hidden.shape[-1] == 32
+    search = SemanticSearch(
+        lambda texts, prompt: bert.embed(texts, prompt=prompt),
+        [(line, {'text': text}) for line, text in enumerate(COLOURS, 1)],
+        'colours',
+        bert.similarity,
+    )
+    assert search.nearest(f'the {KINDS[2]}', 1)[0].text == COLOURS[2]
+
+
+def test_what_sparse_vectors_refuse(folder, encoder):
+    task, whole = sparse_task(folder), source.read_source(encoder)
+    tuner = tuner_of(task, encoder)
+    for changes, message in (
+        (['embedding.pooling=max'], 'embedding.pooling=max is for tasks of kind embedding'),
+        (['embedding.loss=mse', 'embedding.teacher=x'], 'embedding.teacher=x is for tasks of kind'),
+        (
+            ['embedding.loss=margin_mse', 'runtime.accumulation=2', 'batch_size=8'],
+            'accumulation=2 cuts .*: set embedding.chunk_size',
+        ),
+        (['embedding.loss=margin_mse'], 'reads triplets, and .* pairs'),
+    ):
+        with refused(message):
+            tuner.resolve(configuration(*changes))
+    negatives = {'anchor': 'query', 'positive': 'colour', 'negatives': 'query'}
+    triplets = sparse_task(folder, columns=negatives)
+    with refused("distill_kl learns a teacher's scores, and .* has none: name their column"):
+        tuner_of(triplets, encoder).resolve(configuration('embedding.loss=distill_kl'))
+    with refused('sparse: it is for tasks of kind sparse_embedding, and pairs is of kind emb'):
+        tuner_of(folder / 'pairs.json', encoder).resolve(configuration('sparse.query_weight=1'))
+    bare = whole.changed(params={'encoder': whole.params['encoder']})
+    without = finetuning.tuner_of(task, bare, configuration().runtime)
+    with refused('trains the masked-LM head of its source, and .* has none'):
+        without.resolve(configuration())
+    assert without.resolve(configuration('init=random'))
+
+
+def sparse_task(folder, **entries):
+    """The task of pairs, for sparse vectors."""
+    task = json.loads((folder / 'pairs.json').read_text()) | {'kind': 'sparse_embedding'}
+    (folder / 'sparse.json').write_text(json.dumps(task | entries))
+    return folder / 'sparse.json'
 
 
 def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
@@ -185,5 +253,5 @@ def test_other_tasks_refuse_its_settings(folder, encoder):
     task = {'kind': 'regression', 'files': {'train': 'train.jsonl', 'dev': 'dev.jsonl'}}
     (folder / 'number.json').write_text(json.dumps(task | {'columns': columns}))
     tuner = tuner_of(folder / 'number.json', encoder)
-    with refused('embedding: it is for tasks of kind embedding, and number'):
+    with refused('embedding: it is for tasks of kind embedding and sparse_embedding, and number'):
         tuner.resolve(configuration('embedding.loss=cosine'))

@@ -1,0 +1,81 @@
+"""Directories of sentence-transformers' SparseEncoder: a weight for each entry of the vocabulary.
+
+Owns the pooling of logits, in the spellings of releases 5 and 6. They are written as release 5.0
+has them, which 6 reads too.
+"""
+
+from __future__ import annotations
+
+from etils import epath
+
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.vector_kinds import SparseConfig
+from bert_jax.conversion.module_folders import (
+    LENGTH,
+    MODULES,
+    SETTINGS,
+    FolderKind,
+    make_module_folder,
+    read_max_length,
+    read_modules,
+    read_prompts,
+    read_settings,
+    with_vectors,
+    write_json,
+)
+from bert_jax.conversion.trained_model import Model, Reading
+
+_POOLING = 'SpladePooling'
+
+
+class SparseFolder(FolderKind):
+    """A weight for each entry: a Transformer with its masked-LM head, and its pooling."""
+
+    model_type = 'SparseEncoder'
+    vectors = SparseConfig
+    package = 'sentence_transformers.sparse_encoder.models'
+
+    def add(self, folder: epath.Path, reading: Reading) -> Reading:
+        """Return what was read of a directory's weights as a model of sparse vectors.
+
+        Raises:
+          UserError: a module or a setting has no counterpart here, or there is no masked-LM head.
+        """
+        modules, settings = read_modules(folder), read_settings(folder / SETTINGS)
+        kinds = [module.kind.replace('MLMTransformer', 'Transformer') for module in modules]
+        task = read_settings(folder / LENGTH).get('transformer_task', 'fill-mask')
+        if kinds != ['Transformer', _POOLING] or modules[0].path or task != 'fill-mask':
+            raise UserError(
+                f'{folder / MODULES}: modules {", ".join(kinds) or "none"} ({task}): only a'
+                f' Transformer in the folder itself for fill-mask and {_POOLING} are built here'
+            )
+        if 'mlm' not in reading.model.parts or settings.get('max_active_dims'):
+            raise UserError(
+                f'{folder / SETTINGS}: only models with their masked-LM head and without'
+                ' max_active_dims are built here'
+            )
+        pooling = read_settings(folder / modules[1].path / 'config.json')
+        sparse = SparseConfig(
+            pooling.get('pooling_strategy', 'max'),
+            pooling.get('activation_function', 'relu'),
+            tuple(read_prompts(settings, folder / SETTINGS).items()),
+            read_max_length(folder, reading.model.config.max_position),
+            settings.get('similarity_fn_name') or 'dot',
+        )
+        return with_vectors(reading, sparse, settings)
+
+    def write_modules(self, folder: epath.Path, model: Model) -> list[str]:
+        """Write the pooling."""
+        sparse = model.sentence
+        assert isinstance(sparse, SparseConfig)
+        pooling = {
+            'pooling_strategy': sparse.pooling,
+            'activation_function': sparse.activation,
+            'word_embedding_dimension': model.config.vocab_size,
+        }
+        write_json(make_module_folder(folder, 1, _POOLING) / 'config.json', pooling)
+        return ['MLMTransformer', _POOLING]
+
+    def describe(self, model: Model) -> dict[str, str]:
+        """Return the name of the class."""
+        return {'model_type': self.model_type}
