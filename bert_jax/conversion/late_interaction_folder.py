@@ -226,6 +226,7 @@ def _join(
       kernel_HD: the layer.
     """
     skip, expansion = rows.get('skip') or [], rows.get('query_expansion') or {}
+    limit = reading.model.config.max_position
     _check(file, expansion, 'query_expansion')
     if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
         raise UserError(f'{file}: skiplist_words={skip!r}: must be a list of words')
@@ -241,15 +242,11 @@ def _join(
             expansion_length=expansion.get('length', 32),
             attend=expansion.get('attend', False),
         )
+        length, markers = folders.read_max_length(file.parent, limit), rows.get('markers', True)
+        vectors = LateInteractionConfig(settings, markers, tuple(prompts.items()), length)
+        vectors.check_encoder(reading.model.config, limit)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
-    limit = reading.model.config.max_position
-    longest = max(settings.query_length or 0, settings.document_length or 0, settings.masks_to)
-    if longest > limit:
-        raise UserError(f'{file}: rows of {longest} tokens, and the encoder reads {limit}')
-    length = folders.read_max_length(file.parent, limit)
-    markers = rows.get('markers', True)
-    vectors = LateInteractionConfig(settings, markers, tuple(prompts.items()), length)
     params = {**reading.model.params, 'projection': {'kernel': np.array(kernel_HD, np.float32)}}
     model = reading.model._replace(sentence=vectors, params=params)
     return reading._replace(model=model, names={**reading.names, _WEIGHT: 'projection/kernel'})

@@ -279,9 +279,13 @@ class Bert:
         # What is named takes the place of all that the model says of its vectors.
         is_named = pool is not None or tuple(layers) != (-1,)
         if not isinstance(of_model, SentenceConfig):
-            if not is_named and truncate_dim is None:
-                return self._encoder(max_length)(listed(texts), prompt)
-            of_model = SentenceConfig()
+            if is_named or truncate_dim is not None:
+                raise UserError(
+                    'layers, pool and truncate_dim are of models that give a text one dense vector,'
+                    f' and {self.source.where} is trained for {self.source.bert.head}: leave them'
+                    ' out'
+                )
+            return self._encoder(max_length and self._check_length(max_length))(texts, prompt)
         array = self._pool_states(
             texts,
             layers,

@@ -6,7 +6,7 @@ at a time. What is kept of the outputs the head says (train/search_heads.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -15,9 +15,11 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
 from bert_jax.inference.engine import DeviceWeights, InferenceEngine
-from bert_jax.input_pipeline.tasks.features import count_cut, say_cut
+from bert_jax.inference.predictor import iterate_chunks
+from bert_jax.input_pipeline.tasks.features import count_cut, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.vector_rows import make_vector_rows
 from bert_jax.model.blocks.matmul import choose_inference_dtype
+from bert_jax.model.text_vectors import TextVectors, read_vectors
 from bert_jax.runs.finetuning.data_collator import gather
 from bert_jax.runs.sources.source import Source
 from bert_jax.runs.workdir import word_vectors
@@ -63,10 +65,13 @@ class TextEncoder:
             DeviceWeights(compute_dtype),
         )
 
-    def __call__(self, texts: Sequence[str], prompt: str | None = None) -> Any:
+    def __call__(self, texts: str | Sequence[str], prompt: str | None = None) -> Any:
         """Return the vectors of some texts behind the prompt of that name, as the head has them."""
-        parts, cut = [], np.zeros(4, np.int64)
-        for start in range(0, max(len(texts), 1), _CHUNK):
+        pairs = make_pairs(texts)
+        if any(second is not None for _, second in pairs):
+            raise UserError('this model gives vectors of single texts, and no pairs of them')
+        texts, parts, cut = [text for text, _ in pairs], [], np.zeros(4, np.int64)
+        for start in range(0, len(texts), _CHUNK):
             some = texts[start : start + _CHUNK]
             of_each = [prompt] * len(some)
             rows = make_vector_rows(some, of_each, self._tokenizer, self._length, self._config)
@@ -74,4 +79,30 @@ class TextEncoder:
             read = {name: rows[name] for name in self._head.inputs}
             parts.append(self._head.keep_values(gather(self._engine(read), len(some))))
         say_cut('embed', cut, f'max_length={self._length} allows')
-        return self._head.join_values(parts)
+        return self._head.join_values(parts) if parts else []
+
+
+class VectorScorer:
+    """Scores pairs of a query and a document by the vectors that a model gives of them."""
+
+    def __init__(self, source: Source, compute_dtype: str = 'auto'):
+        """Put the model on the device; arguments as of `TextEncoder`."""
+        self._encoder = TextEncoder(source, compute_dtype=compute_dtype)
+        self._similarity = source.bert.sentence.similarity if source.bert.sentence else 'cosine'
+
+    def iterate_logits(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
+        """Yield the score of each pair; texts of a thousand pairs are in memory at a time."""
+        for some in iterate_chunks(pairs, _CHUNK):
+            queries, documents = zip(*some, strict=True)
+            of_queries = self._make_vectors(queries, 'query')
+            yield from of_queries.compare_pairs(self._make_vectors(documents, 'document')).tolist()
+
+    def activate(self, logit: float) -> float:
+        """Return the score itself."""
+        return logit
+
+    def _make_vectors(self, texts: Sequence[str], prompt: str) -> TextVectors:
+        """Return the vectors of texts; equal texts are encoded once."""
+        once = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        vectors = read_vectors(self._encoder(list(once), prompt), self._similarity)
+        return vectors.take([once[text] for text in texts])

@@ -104,6 +104,22 @@ class LateInteractionConfig(VectorsConfig):
         length = min(max(length, masks_to), limit)
         return TextRow(prompt, length, self.markers, masks_to, settings.attend)
 
+    def check_encoder(self, config: Any, limit: int) -> None:
+        """Raise UserError where an encoder of `config` cannot read rows of `limit` tokens so."""
+        settings = self.settings
+        lengths = settings.query_length, settings.document_length, settings.masks_to
+        longest = max(length or 0 for length in lengths)
+        if longest > limit:
+            raise UserError(
+                f'late_interaction: rows of {longest} tokens, and max_seq_length={limit} is the'
+                ' longest: raise it, or shorten them'
+            )
+        if settings.masks_to and not settings.attend and config.positions == 'disentangled':
+            raise UserError(
+                f'late_interaction.query_expansion={settings.query_expansion}: masks that nothing'
+                f' sees have no vectors in {config.traits.name}: set late_interaction.attend=true'
+            )
+
     def longest(self, limit: int) -> int:
         """Return the tokens of the longest row, of an encoder that reads `limit`."""
         return max(self.row(name, limit).length for name in ('query', 'document'))

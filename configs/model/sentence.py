@@ -114,6 +114,9 @@ class VectorsConfig:
         """Return how rows of `limit` tokens are made of texts under a prompt's name."""
         return TextRow(self.prompt(name), limit)
 
+    def check_encoder(self, config: Any, limit: int) -> None:
+        """Raise UserError where an encoder of `config` cannot read rows of `limit` tokens so."""
+
     def describe(self, width: int) -> list[tuple[str, Any]]:
         """Return (what, value) for a model card; `width` of the encoder's states."""
         raise NotImplementedError

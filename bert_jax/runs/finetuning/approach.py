@@ -137,6 +137,9 @@ class Approach:
         check_sections(setup.losses, task)
         if isinstance(task, EmbeddingTask):
             check_embedding(setup, task)
+        vectors = self._describe_vectors(setup)
+        if vectors is not None:
+            vectors.check_encoder(encoder, setup.length)
         parts = task_heads.HEADS[task.head].of(encoder.family).parts
         if 'mlm' in parts and 'mlm' not in self.data.source.params and not setup.is_random:
             raise UserError(
