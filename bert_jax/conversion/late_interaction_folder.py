@@ -18,6 +18,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.late_interaction import LateInteractionConfig, LateInteractionSettings
+from bert_jax.configs.model.sentence import VectorsConfig
 from bert_jax.conversion import module_folders as folders
 from bert_jax.conversion.module_folders import read_settings
 from bert_jax.conversion.trained_model import Model, Reading
@@ -59,7 +60,7 @@ class MultiVectorFolder(folders.FolderKind):
     """
 
     model_type = 'MultiVectorEncoder'
-    vectors = LateInteractionConfig
+    vectors: ClassVar[type[VectorsConfig] | None] = LateInteractionConfig
     package = 'sentence_transformers.base.modules'
     elsewhere: ClassVar[Mapping[str, str]] = {
         'MultiVectorMask': 'sentence_transformers.multi_vector_encoder.modules'

@@ -16,6 +16,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
 from bert_jax.inference.engine import DeviceWeights, InferenceEngine
 from bert_jax.inference.predictor import iterate_chunks
+from bert_jax.input_pipeline.tasks.base import ROW_KEYS
 from bert_jax.input_pipeline.tasks.features import count_cut, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.vector_rows import make_vector_rows
 from bert_jax.model.blocks.matmul import choose_inference_dtype
@@ -65,7 +66,7 @@ class TextEncoder:
             DeviceWeights(compute_dtype),
         )
 
-    def __call__(self, texts: str | Sequence[str], prompt: str | None = None) -> Any:
+    def __call__(self, texts: Any, prompt: str | None = None) -> Any:
         """Return the vectors of some texts behind the prompt of that name, as the head has them."""
         pairs = make_pairs(texts)
         if any(second is not None for _, second in pairs):
@@ -76,7 +77,7 @@ class TextEncoder:
             of_each = [prompt] * len(some)
             rows = make_vector_rows(some, of_each, self._tokenizer, self._length, self._config)
             cut += count_cut(rows)
-            read = {name: rows[name] for name in self._head.inputs}
+            read = {name: rows[name] for name in ROW_KEYS if name in rows}
             parts.append(self._head.keep_values(gather(self._engine(read), len(some))))
         say_cut('embed', cut, f'max_length={self._length} allows')
         return self._head.join_values(parts) if parts else []

@@ -38,8 +38,8 @@ class TokenVectors(NamedTuple):
       scored: [..., T], 1 at tokens that are compared.
     """
 
-    vectors: Array
-    scored: Array
+    vectors: Any
+    scored: Any
 
 
 def _score(query: TokenVectors, document: TokenVectors) -> Array:

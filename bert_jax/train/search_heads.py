@@ -166,7 +166,6 @@ class LateInteraction(VectorHead):
     parts = ('projection',)
     architecture = 'BertModel'
     output_names = ('token_embeddings', 'scored')
-    inputs: ClassVar[Mapping[str, str]] = {**VectorHead.inputs, 'scored_mask': 'b, t'}
     vectors = LateInteractionConfig
     comparison = MAXSIM
     similarity = 'maxsim'
@@ -174,7 +173,6 @@ class LateInteraction(VectorHead):
     script = ExampleScript(
         "print(out['token_embeddings'][0][out['scored'][0] > 0].tolist())",
         "'a text'",
-        batch=ExampleScript('').batch + "\nbatch['scored_mask'] = batch['input_mask']",
     )
     card = HubCard(
         'sentence-similarity',

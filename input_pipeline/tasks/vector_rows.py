@@ -25,7 +25,8 @@ def make_vector_rows(
 ) -> Arrays:
     """Return ROW_KEYS [N, T] int32 of N texts: [CLS] prompt text [SEP], cut at the text's end.
 
-    Besides `pieces` and `left_out` [N] (`count_cut`).
+    Besides `pieces` and `left_out` [N] (`count_cut`). 'scored_mask' is there where it may be
+    another than 'input_mask'.
 
     Args:
       texts: the texts.
@@ -37,7 +38,7 @@ def make_vector_rows(
     shapes = {name: config.row(name, max_seq_length) for name in set(prompts)}
     entries = {entry: number for number, entry in enumerate(tokenizer.entries)}
     begins = {name: _part_marker(shape, entries) for name, shape in shapes.items()}
-    longest = max(shape.length for shape in shapes.values())
+    longest = max((shape.length for shape in shapes.values()), default=max_seq_length)
     rows = make_empty_rows(len(texts), longest, tokenizer.pad_id)
     rows |= {name: np.zeros(len(texts), np.int32) for name in ('pieces', 'left_out')}
 
@@ -50,10 +51,10 @@ def make_vector_rows(
         rows['pieces'][row], rows['left_out'][row] = len(whole), len(whole) - len(kept)
         write_row(rows, row, tokenizer, kept)
 
-    rows['scored_mask'] = rows['input_mask'].copy()
     for name, shape in shapes.items():
-        chosen = np.array([prompt == name for prompt in prompts])
-        _mark_scored(rows, chosen, shape, entries, tokenizer.mask_id)
+        if shape.masks_to or shape.skipped:
+            chosen = np.array([prompt == name for prompt in prompts])
+            _mark_scored(rows, chosen, shape, entries, tokenizer.mask_id)
     return rows
 
 
@@ -77,11 +78,11 @@ def _mark_scored(
     As sentence_transformers/base/modules/transformer.py:1432 and
     multi_vector_encoder/modules/multi_vector_mask.py:123.
     """
-    ids_NT, scored_NT = rows['input_ids'], rows['scored_mask']
+    scored_NT = rows.setdefault('scored_mask', rows['input_mask'].copy())
     skipped = [entries[entry] for entry in shape.skipped if entry in entries]
-    scored_NT[chosen_N[:, None] & np.isin(ids_NT, skipped)] = 0
+    scored_NT[chosen_N[:, None] & np.isin(rows['input_ids'], skipped)] = 0
     is_behind_NT = chosen_N[:, None] & (rows['input_mask'] == 0)
     is_behind_NT[:, shape.masks_to :] = False
-    ids_NT[is_behind_NT], scored_NT[is_behind_NT] = mask_id, 1
+    rows['input_ids'][is_behind_NT], scored_NT[is_behind_NT] = mask_id, 1
     if shape.attend:
         rows['input_mask'][is_behind_NT] = 1

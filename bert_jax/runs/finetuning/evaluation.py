@@ -21,7 +21,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import features as task_features
-from bert_jax.input_pipeline.tasks.base import Arrays, Example, Predictions, Task, trim
+from bert_jax.input_pipeline.tasks.base import ROW_KEYS, Arrays, Example, Predictions, Task, trim
 from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.input_pipeline.text.encodings import read_json
@@ -98,9 +98,9 @@ def make_split_predictor(
           examples: what is predicted.
           features: the task's, of `examples`.
           buckets: rows of like length go together, in at most so many lengths.
-          inputs: makes what the model reads of a batch of its head's inputs.
+          inputs: makes what the model reads of a batch of ROW_KEYS.
         """
-        arrays = {name: features[name] for name in task_heads.HEADS[task.head].inputs}
+        arrays = {name: features[name] for name in ROW_KEYS if name in features}
         plan = bucket_by_length(features, buckets, mesh)
 
         # All batches are on their way before the first is waited for; `gather` restores the order.

@@ -24,7 +24,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig, ModelConfig, OptimizerConfig
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Predictions
+from bert_jax.input_pipeline.tasks.base import Arrays, Predictions
 from bert_jax.input_pipeline.tasks.classification import class_weights
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import dropout, layout, partition
@@ -231,7 +231,6 @@ class FineTuner:
         """
         data, training = self.data, self.approach.make_training(setup)
         reads, label_keys = setup.losses.embedding.reads, list(data.task.label_keys)
-        label_keys += set(task_heads.HEADS[data.task.head].inputs) - set(INPUT_KEYS)
         if reads.teacher:
             label_keys.append('teacher_vectors')
         rows = TrainingRows(

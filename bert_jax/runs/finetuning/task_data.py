@@ -19,7 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.sentence import VectorsConfig
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Task
+from bert_jax.input_pipeline.tasks.base import ROW_KEYS, Arrays, Task
 from bert_jax.input_pipeline.tasks.batching import (
     count_left_over,
     draw_subset,
@@ -194,14 +194,15 @@ class TrainingRows:
         Args:
           features: of the training split.
           examples: their numbers.
-          keys: what a batch has besides INPUT_KEYS.
+          keys: what a batch has besides ROW_KEYS.
           batching: how rows are put together.
           are_negatives: whether the other examples of a batch are negatives of each, so that a text
             must not be its own.
         """
         # An example may have several rows (windows of a context): all of them are trained on.
         rows = np.flatnonzero(np.isin(features['example_index'], examples))
-        self._keys, self._batching = [*INPUT_KEYS, *keys], batching
+        read = [name for name in ROW_KEYS if name in features]
+        self._keys, self._batching = [*read, *keys], batching
         self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
         self._distinct = None
         if are_negatives and 'text_numbers' in features:
