@@ -113,6 +113,11 @@ def _rsqrt(call: Call) -> Value:
     return call.add_elementwise('Reciprocal', call.add_elementwise('Sqrt'))
 
 
+def _log1p(call: Call) -> Value:
+    grown = call.add_elementwise('Add', *call.inputs, call.make_scalar(1))
+    return call.add_elementwise('Log', grown)
+
+
 def _erfc(call: Call) -> Value:
     return call.add_elementwise('Sub', call.make_scalar(1), call.add_elementwise('Erf'))
 
@@ -368,6 +373,7 @@ ROWS: dict[str, Row] = {
     'square': lambda call: call.add_elementwise('Mul', *call.inputs * 2),
     'integer_pow': _integer_pow,
     'rsqrt': _rsqrt,
+    'log1p': _log1p,
     'erfc': _erfc,
     'select_n': _select,
     'clamp': _clamp,

@@ -145,9 +145,10 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
     """
     calls = [(serving.make_forward(model), list(model.row.output_names))]
     names, whole = list(model.row.output_names), model
-    bare = model._replace(sentence=None)
-    if model.sentence is not None and set(bare.row.parts) <= set(model.parts):
-        calls.append((serving.make_forward(bare), ['last_hidden_state']))
+    bare, states = model._replace(sentence=None), 'last_hidden_state'
+    gives_states = model.sentence is not None and states in bare.row.output_names
+    if gives_states and set(bare.row.parts) <= set(model.parts):
+        calls.append((serving.make_forward(bare), [states]))
         names.append('token_embeddings')
         whole = bare
     inputs = serving.make_inputs(model)

@@ -112,5 +112,7 @@ def of_family(family: str, head: str, **changes) -> Model:
     params = jax.tree.map_with_path(
         lambda path, leaf: drawn(leaf) + np.float32('scale' in str(path[-1])), shapes
     )
-    sentence = SentenceConfig('mean', True) if head == 'embedding' else None
+    sentence = row.vectors and row.vectors()
+    if head == 'embedding':
+        sentence = SentenceConfig('mean', True)
     return Model(config, params, row.class_in(family), sentence=sentence)

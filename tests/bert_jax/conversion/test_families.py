@@ -143,5 +143,5 @@ def test_a_tokenizer_with_ids_beyond_the_table_is_refused(tmp_path, family):
 
 def test_settings_unlike_those_of_a_family_are_told_before_a_run():
     lines = ModelConfig(family='mpnet').list_unlike_family()
-    assert lines[0].startswith('model.positions=absolute: MPNet of other programs has relative')
+    assert lines[0].startswith('model.positions=learned: MPNet of other programs has relative')
     assert len(lines) == 2 and not ModelConfig(family='electra').list_unlike_family()

@@ -189,7 +189,6 @@ def test_the_longest_row_of_a_cross_encoder_is_kept(tmp_path):
         ({'activation_fn': 'my_pkg.Act'}, 'activation of its scores'),
         ({'activation_fn': 'torch.nn.Tanh'}, 'activation of its scores'),
         ({'activation_fn': {'a': 1}}, 'activation of its scores'),
-        ({'model_type': 'SparseEncoder'}, 'a SparseEncoder'),
         ({'model_type': 'MultiVectorEncoder'}, 'a MultiVectorEncoder'),
         ({'model_type': 'ColBERT'}, 'a ColBERT'),
         ({'default_prompt_name': 'ask'}, 'default_prompt_name'),

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference import pipelines, serving_folder
 from bert_jax.input_pipeline.tasks.classification import make_text_task
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
@@ -27,7 +26,7 @@ TASKS = [
     SpanTask('x', {}),
     ChoiceTask('x', ('0', '1'), {}),
     TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),
-    EmbeddingTask('x', {}, ('spearman',), {}),
+    *(EmbeddingTask('x', {}, ('spearman',), {}, kind=kind) for kind in EmbeddingTask.kinds),
     MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}),
 ]
 
@@ -41,7 +40,7 @@ def test_every_kind_of_task_has_a_head_that_is_trained_and_answers():
     assert {task.kind for task in TASKS} == set(BY_KIND)
     for task in TASKS:
         # Vectors are no answers.
-        assert (HEADS[task.head].pipeline is None) == (task.kind == 'embedding')
+        assert (HEADS[task.head].pipeline is None) == isinstance(task, EmbeddingTask)
     trained = {name for name, head in HEADS.items() if isinstance(head, TaskHead)}
     assert trained == {task.head for task in TASKS}
 
@@ -57,7 +56,8 @@ def test_an_exported_folder_is_asked_what_its_model_was_trained_on():
 @pytest.mark.parametrize('name', [name for name in HEADS if HEADS[name].is_in('bert')])
 def test_a_model_finds_its_own_row(name):
     model = tiny_models.model(HEADS[name].architecture)
-    sentence = SentenceConfig() if name == 'embedding' else None
+    vectors = HEADS[name].vectors
+    sentence = vectors and vectors()
     model = model._replace(problem_type=HEADS[name].problem_type, sentence=sentence)
     assert model.head == name
 

@@ -116,6 +116,14 @@ def test_a_run_of_sparse_vectors(folder, encoder):
     assert queries.toarray()[0, bert.tokenizer.entries.index(piece)] == weight
     with refused('vectors of 3 entries: this vocabulary has'):
         bert.decode_sparse(queries[:, :3])
+    # The head of a run began with that of its source.
+    tuner.run(configuration('steps=60', 'optimizer.peak_lr=1e-30'), str(folder / 'at_rest'))
+    began, at_rest, trained = (
+        source.read_source(str(name)).params['mlm']['transform']['kernel']
+        for name in (encoder, folder / 'at_rest', run)
+    )
+    np.testing.assert_array_equal(at_rest, began)
+    assert np.abs(trained - began).max() > 1e-2
     # The same weights still fill in masks and give states.
     assert bert.fill_mask('the [MASK]') and bert(bert.tokenize('the')).hidden.shape[-1] == 32
     search = SemanticSearch(

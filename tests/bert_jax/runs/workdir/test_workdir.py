@@ -9,6 +9,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.load import load
 from bert_jax.configs.overrides import apply
+from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.mesh import before_jax
 from bert_jax.runs.workdir import notes, run_context
 from bert_jax.runs.workdir.workdir import Workdir
@@ -92,6 +93,20 @@ def test_a_newer_default_does_not_change_a_run_that_was_begun_before(tmp_path):
     assert Workdir(tmp_path).as_begun(settings()).runtime.vocabulary_loss == 'auto'
     with refused('vocabulary_loss=half: must be one of auto, whole, blocks'):
         settings('runtime.vocabulary_loss=half')
+
+
+def test_a_run_of_vectors_goes_on_with_the_scale_of_its_release(tmp_path):
+    """Files had it always; now a kind of vectors has its own where none is named."""
+    begun = apply(choose_recipe('alike', 'embedding'), ['embedding.scale=20'])
+    Workdir(tmp_path).create_or_resume(begun, {})
+    (tmp_path / 'checkpoints/5').mkdir(parents=True)
+    unset = choose_recipe('alike', 'embedding')
+    assert unset.embedding.scale is None
+    assert Workdir(tmp_path).create_or_resume(unset, {})
+    assert Workdir(tmp_path).as_begun(unset).embedding.scale == 20
+    named = apply(unset, ['embedding.scale=7'])
+    with refused('embedding.scale: 20.0 -> 7'):
+        Workdir(tmp_path).create_or_resume(named, {})
 
 
 def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog):
