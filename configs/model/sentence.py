@@ -84,15 +84,15 @@ class VectorsConfig:
     max_seq_length: int | None
     similarity: Any
 
-    def _settle(self, **choices: Any) -> None:
+    def _settle(self, **literals: Any) -> None:
         """Put the prompts in order; UserError for a field that is none of its Literal."""
         # As other programs write them: empty ones are none, and their order says nothing.
         prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
         object.__setattr__(self, 'prompts', prompts)
-        for name, literal in choices.items():
-            value, known = getattr(self, name), get_args(literal)
-            if value not in known:
-                raise UserError(f'{name}={value!r}: it is one of {", ".join(known)}')
+        for name, literal in literals.items():
+            value, choices = getattr(self, name), get_args(literal)
+            if value not in choices:
+                raise UserError(f'{name}={value!r}: it is one of {", ".join(choices)}')
 
     def prompt(self, name: str | None) -> str:
         """Return the text that goes before those encoded under `name`; '' where there is none.
