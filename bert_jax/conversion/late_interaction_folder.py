@@ -26,7 +26,6 @@ from bert_jax.conversion.weight_files import read_tensors
 
 STANFORD = 'HF_ColBERT'
 _WEIGHT = 'linear.weight'
-_PUNCTUATION = list(string.punctuation)
 _PREFIXES = {'query': 'query_prefix', 'document': 'document_prefix'}
 # What a file of PyLate has; without any of these queries have no masks.
 _OF_PYLATE = {
@@ -35,19 +34,17 @@ _OF_PYLATE = {
 }  # fmt: skip
 _OF_TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
 _KINDS = ('Transformer', 'Dense', 'MultiVectorMask', 'Normalize')
-# What a file may say; what it does not say is None.
+# The values that a setting may have; where a file does not say it, it is None.
 _BUILT: Mapping[str, tuple[Any, ...]] = {
-    'Dense': (
-        ('bias', False),
-        ('use_residual', None, False),
-        ('module_input_name', None, 'token_embeddings'),
-        ('activation_function', folders.IDENTITY, 'torch.nn.Identity'),
-    ),
-    'MultiVectorMask': (('keep_only_token_ids', None), ('skiplist_tasks', None, ['document'])),
-    'Normalize': (('module_input_name', 'token_embeddings'),),
-    folders.SETTINGS: (('similarity_fn_name', None, 'cosine', 'dot', 'MaxSim', 'maxsim'),),
-    'query_expansion': (('token', None, '<mask>', '[MASK]'),),
-    'artifact.metadata': (('similarity', None, 'cosine'),),
+    'bias': (False,),
+    'use_residual': (None, False),
+    'module_input_name': (None, 'token_embeddings'),
+    'activation_function': ('torch.nn.Identity', folders.IDENTITY),
+    'keep_only_token_ids': (None,),
+    'skiplist_tasks': (None, ['document']),
+    'similarity_fn_name': (None, 'cosine', 'dot', 'MaxSim', 'maxsim'),
+    'similarity': (None, 'cosine'),
+    'token': (None, '<mask>', '[MASK]'),
 }
 
 
@@ -55,18 +52,13 @@ class MultiVectorFolder(folders.FolderKind):
     """A vector of each token: a Transformer, a layer, which tokens are scored, and a norm.
 
     Attributes:
-      fewest: how many modules there are at least.
-      most: how many there may be.
+      built: the modules that a directory may have.
     """
 
     model_type = 'MultiVectorEncoder'
     vectors: ClassVar[type[VectorsConfig] | None] = LateInteractionConfig
-    package = 'sentence_transformers.base.modules'
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        'MultiVectorMask': 'sentence_transformers.multi_vector_encoder.modules'
-    }
-    fewest: ClassVar[int] = 3
-    most: ClassVar[int] = 4
+    package = 'sentence_transformers.multi_vector_encoder.model'  # which has all of them
+    built: ClassVar[tuple[tuple[str, ...], ...]] = (_KINDS[:3], _KINDS)
 
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return what was read of a directory's weights as a model of late interaction.
@@ -74,41 +66,28 @@ class MultiVectorFolder(folders.FolderKind):
         Raises:
           UserError: a module or a setting has no counterpart here.
         """
-        modules, file = folders.read_modules(folder), folder / folders.SETTINGS
+        modules = folders.read_modules(folder)
         kinds = tuple(kind for kind, _ in modules)
-        count = len(kinds)
-        if kinds != _KINDS[:count] or modules[0].path or not self.fewest <= count <= self.most:
+        if kinds not in self.built or modules[0].path:
             raise UserError(
                 f'{folder / folders.MODULES}: modules {", ".join(kinds) or "none"}: only'
                 f' {", ".join(_KINDS)} are built here, in that order and the first in the folder'
                 ' itself'
             )
-        stated = {kind: _read(folder / path / 'config.json', kind) for kind, path in modules[1:]}
-        settings = _read(file, folders.SETTINGS)
-        rows = self.complete(settings) | read_settings(folder / folders.LENGTH)
+        stated = {kind: _read(folder / path / 'config.json') for kind, path in modules[1:]}
+        rows = read_settings(folder / folders.LENGTH)
         if 'MultiVectorMask' in stated:
-            rows['skip'] = stated['MultiVectorMask'].get('skiplist_words')
-            rows['normalize'] = 'Normalize' in stated
-        prompts = dict(folders.read_prompts(settings, file))
-        for name, key in _PREFIXES.items():
-            prefix = settings.get(key) or ''
-            prompts[name] = prefix + (prompts.get(name) or '').removeprefix(prefix)
-        rows['markers'] = not settings.keys().isdisjoint(_PREFIXES.values())
-        tensors, _ = read_tensors(
-            folder / modules[1].path, 'model.safetensors', 'pytorch_model.bin'
-        )
+            rows['skip'] = stated['MultiVectorMask'].get('skiplist_words') or []
+            # Else it is of a vector of the text.
+            rows['normalize'] = 'module_input_name' in stated.get('Normalize', {})
+        place = folder / modules[1].path
+        # Where it is missing it is another.
+        activation = stated['Dense'].get('activation_function')
+        _check(place / 'config.json', {'activation_function': activation})
+        tensors, _ = read_tensors(place, 'model.safetensors', 'pytorch_model.bin')
         if tensors.keys() != {_WEIGHT}:
-            raise UserError(f'{folder / modules[1].path}: its weights are not {_WEIGHT} alone')
-        return _join(file, reading, rows, prompts, tensors[_WEIGHT].T)
-
-    def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what PyLate says of rows as sentence-transformers does, 'skip' besides."""
-        rows = {name: settings[name] for name in _OF_PYLATE & settings.keys()}
-        if rows and 'query_expansion' not in rows and rows.get('do_query_expansion') is not False:
-            attend = bool(rows.get('attend_to_expansion_tokens'))
-            length = rows.pop('query_length', None) or 32
-            rows['query_expansion'] = {'strategy': 'fixed', 'length': length, 'attend': attend}
-        return rows
+            raise UserError(f'{place}: its weights are not {_WEIGHT} alone')
+        return _join(folder / folders.SETTINGS, reading, None, rows, tensors[_WEIGHT].T)
 
     def write_modules(self, folder: epath.Path, model: Model) -> list[str]:
         """Write the layer, which tokens are scored, and the norm where there is one."""
@@ -156,12 +135,7 @@ class PyLateFolder(MultiVectorFolder):
 
     model_type = 'ColBERT'
     vectors = None
-    fewest = most = 2
-
-    def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what it says of rows, and the tokens that it leaves out by itself."""
-        words = settings.get('skiplist_words')
-        return super().complete(settings) | {'skip': _PUNCTUATION if words is None else words}
+    built = (_KINDS[:2],)
 
 
 class StanfordFolder(folders.FolderKind):
@@ -172,21 +146,17 @@ class StanfordFolder(folders.FolderKind):
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return what was read of a directory's weights as a model of late interaction."""
         file = folder / 'artifact.metadata'
-        stated = _read(file, file.name)
-        rows = {
+        stated = _read(file)
+        # As PyLate says it.
+        settings = {
+            'query_prefix': f'{stated.get("query_token_id") or "[unused0]"} ',
+            'document_prefix': f'{stated.get("doc_token_id") or "[unused1]"} ',
+            'query_length': stated.get('query_maxlen'),
             'document_length': stated.get('doc_maxlen'),
-            'query_expansion': {
-                'strategy': 'fixed',
-                'length': stated.get('query_maxlen') or 32,
-                'attend': bool(stated.get('attend_to_mask_tokens')),
-            },
-            'skip': _PUNCTUATION if stated.get('mask_punctuation', True) else [],
+            'attend_to_expansion_tokens': stated.get('attend_to_mask_tokens'),
+            'skiplist_words': None if stated.get('mask_punctuation', True) else [],
         }
-        prompts = {
-            'query': f'{stated.get("query_token_id") or "[unused0]"} ',
-            'document': f'{stated.get("doc_token_id") or "[unused1]"} ',
-        }
-        return _join(file, reading, rows, prompts, reading.model.params['projection']['kernel'])
+        return _join(file, reading, settings, {}, reading.model.params['projection']['kernel'])
 
 
 def is_stanford(folder: epath.Path) -> bool:
@@ -194,45 +164,61 @@ def is_stanford(folder: epath.Path) -> bool:
     return STANFORD in (read_settings(folder / 'config.json').get('architectures') or ())
 
 
-def _read(file: epath.Path, kind: str) -> dict[str, Any]:
+def _read(file: epath.Path) -> dict[str, Any]:
     """Return the settings in a file. UserError where one has a value that is not built here."""
     settings = read_settings(file)
-    _check(file, settings, kind)
+    _check(file, settings)
     return settings
 
 
-def _check(file: epath.Path, settings: Mapping[str, Any], kind: str) -> None:
-    for name, *values in _BUILT.get(kind, ()):
-        if settings.get(name) not in values:
+def _check(file: epath.Path, settings: Mapping[str, Any]) -> None:
+    for name in settings.keys() & _BUILT:
+        if settings[name] not in _BUILT[name]:
             raise UserError(
-                f'{file}: {name}={settings.get(name)!r} is not built here: only {values[-1]!r} is'
+                f'{file}: {name}={settings[name]!r} is not built here: only {_BUILT[name][-1]!r} is'
             )
+
+
+def _read_pylate(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what PyLate says of rows as sentence-transformers does, 'skip' besides."""
+    rows = {name: settings[name] for name in _OF_PYLATE & settings.keys()}
+    if rows and 'query_expansion' not in rows and rows.get('do_query_expansion') is not False:
+        attend = bool(rows.get('attend_to_expansion_tokens'))
+        length = rows.pop('query_length', None) or 32
+        rows['query_expansion'] = {'strategy': 'fixed', 'length': length, 'attend': attend}
+    words = rows.get('skiplist_words')
+    return rows | {'skip': list(string.punctuation) if words is None else words}
 
 
 def _join(
     file: epath.Path,
     reading: Reading,
+    settings: Mapping[str, Any] | None,
     rows: Mapping[str, Any],
-    prompts: Mapping[str, str],
     kernel_HD: np.ndarray,
 ) -> Reading:
     """Return what was read with the layer that makes vectors of tokens, and with its settings.
 
     Args:
-      file: the file of settings, in errors.
+      file: the file of settings.
       reading: the encoder.
-      rows: its settings as sentence-transformers spells them; besides 'skip', 'normalize' and
-        'markers', which is whether prompts begin with entries of the vocabulary.
-      prompts: name -> text.
+      settings: its contents as PyLate has them; None: as they are.
+      rows: what counts more, as sentence-transformers spells it; besides 'skip' and 'normalize'.
       kernel_HD: the layer.
     """
-    skip, expansion = rows.get('skip') or [], rows.get('query_expansion') or {}
-    limit = reading.model.config.max_position
-    _check(file, expansion, 'query_expansion')
+    settings = _read(file) if settings is None else settings
+    rows = _read_pylate(settings) | rows
+    prompts = dict(folders.read_prompts(settings, file))
+    for name, key in _PREFIXES.items():
+        prefix = settings.get(key) or ''
+        prompts[name] = prefix + (prompts.get(name) or '').removeprefix(prefix)
+    skip, expansion = rows['skip'], rows.get('query_expansion') or {}
+    _check(file, expansion)
     if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
         raise UserError(f'{file}: skiplist_words={skip!r}: must be a list of words')
+    limit = reading.model.config.max_position
     try:
-        settings = LateInteractionSettings(
+        kept = LateInteractionSettings(
             width=kernel_HD.shape[1],
             normalize=rows.get('normalize', True),
             # One word of this name would be taken for all marks.
@@ -243,14 +229,18 @@ def _join(
             expansion_length=expansion.get('length', 32),
             attend=expansion.get('attend', False),
         )
-        length, markers = folders.read_max_length(file.parent, limit), rows.get('markers', True)
-        vectors = LateInteractionConfig(settings, markers, tuple(prompts.items()), length)
+        has_markers = not settings.keys().isdisjoint(_PREFIXES.values())
+        length = folders.read_max_length(file.parent, limit)
+        vectors = LateInteractionConfig(kept, has_markers, tuple(prompts.items()), length)
         vectors.check_encoder(reading.model.config, limit)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
     params = {**reading.model.params, 'projection': {'kernel': np.array(kernel_HD, np.float32)}}
-    model = reading.model._replace(sentence=vectors, params=params)
-    return reading._replace(model=model, names={**reading.names, _WEIGHT: 'projection/kernel'})
+    reading = reading._replace(
+        model=reading.model._replace(params=params),
+        names={**reading.names, _WEIGHT: 'projection/kernel'},
+    )
+    return folders.with_vectors(reading, vectors, settings)
 
 
 def _get_vectors(model: Model) -> LateInteractionConfig:

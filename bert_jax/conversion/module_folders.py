@@ -38,13 +38,11 @@ class FolderKind:
       model_type: its name in the settings.
       vectors: what is kept of its vectors; None where it makes none.
       package: of its modules, where they are written.
-      elsewhere: those of other packages: class -> package.
     """
 
     model_type: ClassVar[str]
     vectors: ClassVar[type[VectorsConfig] | None] = None
     package: ClassVar[str] = 'sentence_transformers.models'
-    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return what was read of a directory's weights with what its modules say.

@@ -80,7 +80,7 @@ def write(folder: epath.Path, model: Model) -> None:
     modules = []
     for number, name in enumerate(kind.write_modules(folder, model)):
         path = name_module(number, name)
-        type_ = f'{kind.elsewhere.get(name, kind.package)}.{name}'
+        type_ = f'{kind.package}.{name}'
         modules.append({'idx': number, 'name': str(number), 'path': path, 'type': type_})
     length = vectors.longest(model.config.max_position)
     rows = {'max_seq_length': length, 'do_lower_case': False}

@@ -27,7 +27,7 @@ EMPTY = -1e9
 _PRODUCTS = 1 << 24  # of two tokens, that a loss has at once
 # Tokens that a search has at once: of queries, and of documents.
 _QUERIES, _DOCUMENTS = 2048, 8192
-_SHORTEST = 8  # tokens that a row has at least
+_MULTIPLE = 32  # of which the length of rows is
 
 
 class TokenVectors(NamedTuple):
@@ -75,13 +75,11 @@ def compare_in_batch(texts: TokenVectors) -> Array:
     queries, documents = _part(texts)
     B, count, T, _ = documents.vectors.shape
     N = B * count
-    sizes = [size for size in range(1, N + 1) if N % size == 0 and B * size * T * T <= _PRODUCTS]
-    size = max(sizes, default=1)
-    blocks = jax.tree.map(
-        lambda x: _make_whole(x.reshape(N // size, size, *x.shape[2:])), documents
-    )
+    most = max(_PRODUCTS // (B * T * T), 1)
+    size = max(size for size in range(1, min(most, N) + 1) if N % size == 0)
+    cut = lambda x: _make_whole(x.reshape(N // size, size, *x.shape[2:]))
     score = jax.checkpoint(lambda block: _score_all(queries, block), prevent_cse=False)
-    scores_KBn = jax.lax.map(score, blocks)
+    scores_KBn = jax.lax.map(score, jax.tree.map(cut, documents))
     return constrain_rows(jnp.swapaxes(scores_KBn, 0, 1).reshape(B, N))
 
 
@@ -133,9 +131,7 @@ class MultiVectors:
         queries = list(self._iterate_blocks(_QUERIES))
         for numbers_n, block in documents._iterate_blocks(_DOCUMENTS):
             for numbers_q, some in queries:
-                scores_qn = np.asarray(_search(some, block))
-                scores_qn = scores_qn[: len(numbers_q), : len(numbers_n)]
-                scores_QN[numbers_q[:, None], numbers_n] = scores_qn
+                scores_QN[numbers_q[:, None], numbers_n] = _search(some, block)
         return scores_QN
 
     def compare_pairs(self, documents: MultiVectors) -> np.ndarray:
@@ -149,37 +145,23 @@ class MultiVectors:
         return {'tokens': tokens, 'bytes': tokens * self.vectors_TD[:1].nbytes}
 
     def _iterate_blocks(self, tokens: int) -> Iterator[tuple[np.ndarray, TokenVectors]]:
-        """Yield the numbers of texts and their vectors, so many tokens at a time, longer first.
-
-        Rows have few lengths, and blocks few sizes: few programs are compiled.
-        """
+        """Yield the numbers of texts and their vectors, so many tokens at a time, longer first."""
         order_N = np.argsort(-self.lengths_N, kind='stable')
         while len(order_N):
-            width = _widen(self.lengths_N[order_N[0]])
-            size = min(max(tokens // width, 1), _double(len(order_N)))
-            yield order_N[:size], self.take(order_N[:size])._pad(width, size)
-            order_N = order_N[size:]
+            # Few lengths of rows: few programs are compiled.
+            width = -(-max(self.lengths_N[order_N[0]], 1) // _MULTIPLE) * _MULTIPLE
+            numbers_n, order_N = np.split(order_N, [max(tokens // width, 1)])
+            yield numbers_n, self.take(numbers_n)._pad(width)
 
-    def _pad(self, width: int, size: int) -> TokenVectors:
-        """Return the vectors in `size` rows of `width` tokens; what fills up is not scored."""
-        places_T = np.arange(width)
-        scored_NT = np.zeros((size, width), bool)
-        scored_NT[: len(self)] = places_T < self.lengths_N[:, None]
-        vectors_NTD = np.zeros((size, width, self.vectors_TD.shape[1]), self.vectors_TD.dtype)
-        at_NT = self.starts_N[:, None] + places_T
-        vectors_NTD[scored_NT] = self.vectors_TD[at_NT[scored_NT[: len(self)]]]
+    def _pad(self, width: int) -> TokenVectors:
+        """Return the vectors in rows of `width` tokens; what fills them up is not scored."""
+        scored_NT = np.arange(width) < self.lengths_N[:, None]
+        shape = (*scored_NT.shape, self.vectors_TD.shape[1])
+        vectors_NTD = np.zeros(shape, self.vectors_TD.dtype)
+        vectors_NTD[scored_NT] = self.vectors_TD[
+            (self.starts_N[:, None] + np.arange(width))[scored_NT]
+        ]
         return TokenVectors(vectors_NTD, scored_NT)
 
 
 _search = jax.jit(_score_all)
-
-
-def _double(count: int) -> int:
-    """Return the least power of two that is no smaller."""
-    return 1 << (int(count) - 1).bit_length()
-
-
-def _widen(length: int) -> int:
-    """Return the length of rows for texts of `length` tokens."""
-    step = max(_double(max(length, 1)) // 4, _SHORTEST)
-    return -(-max(length, 1) // step) * step

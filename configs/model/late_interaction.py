@@ -16,7 +16,7 @@ from bert_jax.configs.model.sentence import TextRow, VectorsConfig
 from bert_jax.configs.options import COUNT, option
 from bert_jax.configs.section import Section
 
-_PUNCTUATION = 'punctuation'
+_LENGTH = '[3, 2147483647]'  # [CLS], [SEP] and a piece between them
 
 
 @dataclass(frozen=True)
@@ -27,39 +27,21 @@ class LateInteractionSettings(Section):
     normalize: bool = option(True, 'vectors of length one')
     skip: str = option(
         '',
-        'tokens of documents that are not scored, with spaces between; punctuation: the marks of'
-        ' ASCII',
+        'tokens of documents that are not scored, with spaces between; punctuation: marks of ASCII',
     )
     query_length: int | None = option(
-        None, 'word pieces of the longest query; none: max_seq_length', within=COUNT
+        None, 'word pieces of the longest query; none: max_seq_length', within=_LENGTH
     )
     document_length: int | None = option(
-        None, 'word pieces of the longest document; none: max_seq_length', within=COUNT
+        None, 'word pieces of the longest document; none: max_seq_length', within=_LENGTH
     )
     query_expansion: Literal['none', 'fixed', 'min'] = option(
         'none',
-        'queries end in masks, which are scored: fixed: each has expansion_length tokens; min: so'
-        ' many or more',
+        'masks behind queries, which are scored, up to expansion_length tokens; fixed: longer'
+        ' queries are cut to it',
     )
-    expansion_length: int = option(32, 'tokens of a query that ends in masks', within=COUNT)
+    expansion_length: int = option(32, 'tokens of a query with its masks', within=_LENGTH)
     attend: bool = option(False, 'whether other tokens see the masks of a query')
-
-    def check(self) -> None:
-        """Raise UserError where the fields contradict each other."""
-        for name in ('query_length', 'document_length', 'expansion_length'):
-            length = getattr(self, name)
-            self._require(length is None or length >= 3, name, 'at least 3')
-        if (self.query_length or self.masks_to) < self.masks_to:
-            raise UserError(
-                f'late_interaction.query_length={self.query_length} is below expansion_length='
-                f'{self.masks_to}, which queries have at least: raise it, or leave it out'
-            )
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """Return the tokens that are not scored in documents."""
-        words = self.skip.split()
-        return tuple(string.punctuation if words == [_PUNCTUATION] else words)
 
     def vectors(self, prompts: Mapping[str, str], max_seq_length: int) -> LateInteractionConfig:
         """Return what is kept with a model that was fine-tuned so."""
@@ -69,6 +51,11 @@ class LateInteractionSettings(Section):
     def masks_to(self) -> int:
         """Return how many tokens the shortest query has; 0: as many as its text."""
         return 0 if self.query_expansion == 'none' else self.expansion_length
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Return the tokens that are not scored in documents."""
+        return tuple(string.punctuation if self.skip == 'punctuation' else self.skip.split())
 
 
 @dataclass(frozen=True)
@@ -89,8 +76,7 @@ class LateInteractionConfig(VectorsConfig):
     similarity: Literal['maxsim'] = 'maxsim'
 
     def __post_init__(self) -> None:
-        prompts = tuple(sorted((name, text) for name, text in self.prompts if text))
-        object.__setattr__(self, 'prompts', prompts)
+        self._settle()
 
     def row(self, name: str | None, limit: int) -> TextRow:
         """Return how rows are made of queries, or of documents, which all other texts are."""
@@ -104,32 +90,35 @@ class LateInteractionConfig(VectorsConfig):
         length = min(max(length, masks_to), limit)
         return TextRow(prompt, length, self.markers, masks_to, settings.attend)
 
+    def longest(self, limit: int) -> int:
+        """Return the tokens of the longest row, of an encoder that reads `limit`."""
+        return max(self.row(name, limit).length for name in ('query', 'document'))
+
     def check_encoder(self, config: Any, limit: int) -> None:
         """Raise UserError where an encoder of `config` cannot read rows of `limit` tokens so."""
-        settings = self.settings
-        lengths = settings.query_length, settings.document_length, settings.masks_to
-        longest = max(length or 0 for length in lengths)
+        settings, masks_to = self.settings, self.settings.masks_to
+        longest = max(settings.query_length or 0, settings.document_length or 0, masks_to)
         if longest > limit:
             raise UserError(
                 f'late_interaction: rows of {longest} tokens, and max_seq_length={limit} is the'
                 ' longest: raise it, or shorten them'
             )
-        if settings.masks_to and not settings.attend and config.positions == 'disentangled':
+        if (settings.query_length or masks_to) < masks_to:
+            raise UserError(
+                f'late_interaction.query_length={settings.query_length} is below expansion_length='
+                f'{masks_to}, which queries have at least: raise it, or leave it out'
+            )
+        if masks_to and not settings.attend and config.positions == 'disentangled':
             raise UserError(
                 f'late_interaction.query_expansion={settings.query_expansion}: masks that nothing'
                 f' sees have no vectors in {config.traits.name}: set late_interaction.attend=true'
             )
-
-    def longest(self, limit: int) -> int:
-        """Return the tokens of the longest row, of an encoder that reads `limit`."""
-        return max(self.row(name, limit).length for name in ('query', 'document'))
 
     def describe(self, width: int) -> list[tuple[str, Any]]:
         """Return (what, value) for a model card."""
         settings = self.settings
         return [
             ("numbers of a token's vector", settings.width),
-            ('vectors of length one', settings.normalize),
             ('tokens of documents that are not scored', settings.skip or 'none'),
             ('tokens of a query, filled up with masks', settings.masks_to or 'as it has'),
         ]

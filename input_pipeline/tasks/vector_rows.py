@@ -6,7 +6,7 @@ what of this a model has is configs/model/sentence.py's `TextRow`. Must not know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,30 +35,29 @@ def make_vector_rows(
       max_seq_length: tokens of the longest row.
       config: what the model says of its rows.
     """
-    shapes = {name: config.row(name, max_seq_length) for name in set(prompts)}
+    shapes = {name: config.row(name, max_seq_length) for name in dict.fromkeys(prompts)}
     entries = {entry: number for number, entry in enumerate(tokenizer.entries)}
-    begins = {name: _part_marker(shape, entries) for name, shape in shapes.items()}
     longest = max((shape.length for shape in shapes.values()), default=max_seq_length)
     rows = make_empty_rows(len(texts), longest, tokenizer.pad_id)
     rows |= {name: np.zeros(len(texts), np.int32) for name in ('pieces', 'left_out')}
-
-    encoded = tokenizer.encode_batch(
-        [begins[name][1] + text for name, text in zip(prompts, texts, strict=True)]
-    )
-    for row, (name, ids) in enumerate(zip(prompts, encoded, strict=True)):
-        whole = np.concatenate([begins[name][0], ids])
-        kept = whole[: shapes[name].length - 2]
-        rows['pieces'][row], rows['left_out'][row] = len(whole), len(whole) - len(kept)
-        write_row(rows, row, tokenizer, kept)
-
+    numbers_of = {name: np.flatnonzero([p == name for p in prompts]) for name in shapes}
+    for name, shape in shapes.items():
+        numbers = numbers_of[name]
+        marker, begin = _part_marker(shape, entries)
+        encoded = tokenizer.encode_batch([begin + texts[number] for number in numbers])
+        for number, ids in zip(numbers, encoded, strict=True):
+            whole = np.concatenate([marker, ids])
+            kept = whole[: shape.length - 2]
+            write_row(rows, number, tokenizer, kept)
+            rows['pieces'][number] = len(whole)
+            rows['left_out'][number] = len(whole) - len(kept)
     for name, shape in shapes.items():
         if shape.masks_to or shape.skipped:
-            chosen = np.array([prompt == name for prompt in prompts])
-            _mark_scored(rows, chosen, shape, entries, tokenizer.mask_id)
+            _mark_scored(rows, numbers_of[name], shape, entries, tokenizer.mask_id)
     return rows
 
 
-def _part_marker(shape: TextRow, entries: dict[str, int]) -> tuple[np.ndarray, str]:
+def _part_marker(shape: TextRow, entries: Mapping[str, int]) -> tuple[np.ndarray, str]:
     """Return the entry that a prompt begins with, int32 [0] or [1], and what is behind it.
 
     The whole prompt may be one, as PyLate's '[Q] ', or its first word, as Stanford's '[unused0] '.
@@ -71,18 +70,19 @@ def _part_marker(shape: TextRow, entries: dict[str, int]) -> tuple[np.ndarray, s
 
 
 def _mark_scored(
-    rows: Arrays, chosen_N: np.ndarray, shape: TextRow, entries: dict[str, int], mask_id: int
+    rows: Arrays, numbers: np.ndarray, shape: TextRow, entries: Mapping[str, int], mask_id: int
 ) -> None:
-    """Put masks behind the texts of the chosen rows, and take out tokens that are skipped.
+    """Put masks behind the texts of some rows, and take out tokens that are skipped.
 
     As sentence_transformers/base/modules/transformer.py:1432 and
     multi_vector_encoder/modules/multi_vector_mask.py:123.
     """
-    scored_NT = rows.setdefault('scored_mask', rows['input_mask'].copy())
+    mask_NT = rows['input_mask']
+    scored_NT = rows.setdefault('scored_mask', mask_NT.copy())
     skipped = [entries[entry] for entry in shape.skipped if entry in entries]
-    scored_NT[chosen_N[:, None] & np.isin(rows['input_ids'], skipped)] = 0
-    is_behind_NT = chosen_N[:, None] & (rows['input_mask'] == 0)
-    is_behind_NT[:, shape.masks_to :] = False
+    scored_NT[numbers] *= ~np.isin(rows['input_ids'][numbers], skipped)
+    is_behind_NT = np.zeros(mask_NT.shape, bool)
+    is_behind_NT[numbers, : shape.masks_to] = mask_NT[numbers, : shape.masks_to] == 0
     rows['input_ids'][is_behind_NT], scored_NT[is_behind_NT] = mask_id, 1
     if shape.attend:
-        rows['input_mask'][is_behind_NT] = 1
+        mask_NT[is_behind_NT] = 1

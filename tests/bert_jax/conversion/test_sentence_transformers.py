@@ -294,7 +294,7 @@ LENGTHS = 'sentence_bert_config.json'
         ('2_MultiVectorMask/config.json', {'keep_only_token_ids': [3]}, r'token_ids=\[3\] is not'),
         ('2_MultiVectorMask/config.json', {'skiplist_words': [3]}, 'must be a list of words'),
         ('1_Dense/config.json', {'bias': True}, 'bias=True is not built here: only False is'),
-        ('3_Normalize/config.json', {'module_input_name': ...}, 'module_input_name=None is not'),
+        ('3_Normalize/config.json', {'module_input_name': 'it'}, "module_input_name='it' is not"),
         (LENGTHS, {'document_length': 99}, 'rows of 99 tokens, and max_seq_length=64 is'),
         (LENGTHS, {'query_expansion': {'strategy': 'all'}}, "query_expansion='all': expected"),
         (LENGTHS, {'query_expansion': {'token': 'paris'}}, "token='paris' is not built here"),
