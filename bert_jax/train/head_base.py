@@ -15,11 +15,19 @@ import jax
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.model_config import FAMILIES
-from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
 from bert_jax.train.losses.objective import Batch, Objective
-from bert_jax.train.losses.task_losses import ClassTargets
+from bert_jax.train.losses.settings import LossSettings
+
+# Lines of model cards that several heads share.
+PIPELINE = 'from transformers import pipeline\n\nask = pipeline({tag!r}, {name!r})\n'
+ONE = PIPELINE + "print(ask('A text.'))"
+AUTO = (
+    'from transformers import AutoTokenizer, {auto}\n\n'
+    'tokenizer, model = AutoTokenizer.from_pretrained({name!r}), {auto}.from_pretrained({name!r})\n'
+)
 
 
 class Part(NamedTuple):
@@ -208,17 +216,13 @@ class TaskHead(Head):
     has_targets: ClassVar[bool] = False
     has_consistency: ClassVar[bool] = False
 
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
+    def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return what is minimised.
 
         Args:
           model: this head on its encoder.
-          embedding: how a sentence encoder is trained.
-          targets: how classes are learnt.
+          settings: what losses are told; each head reads its own.
         """
-        del embedding
         if self.has_targets:
-            return self.objective(model, targets)
+            return self.objective(model, settings.targets)
         return self.objective(model)

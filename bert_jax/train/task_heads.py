@@ -1,9 +1,10 @@
-"""The table of heads: a class says all that the project knows of one.
+"""The table of heads, and those that answer: spans, classes, numbers, tags and choices.
 
 A head is what stands on the encoder for a purpose. Its class names its model, its weights, what
 training minimises, what leaves the device, what other programs call it, how it is asked and
 answers, and its words in an exported folder. Training, conversion, inference and exports read the
-table and know no head by name, so that a new head is a new class here (docs/adding.md).
+table and know no head by name (docs/adding.md). Heads of pre-training and of search have files of
+their own beside this one.
 
 Dims: B batch, T position, K best positions.
 """
@@ -17,43 +18,34 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.model.model_config import FAMILIES
-from bert_jax.configs.model.sentence import EmbeddingConfig, SentenceConfig
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.model import heads
-from bert_jax.train.head_base import PARTS, ExampleScript, Head, HubCard, TaskHead
+from bert_jax.train.head_base import (
+    AUTO,
+    ONE,
+    PARTS,
+    ExampleScript,
+    Head,
+    HubCard,
+    TaskHead,
+)
 from bert_jax.train.losses import task_losses
-from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import Batch, Objective
-from bert_jax.train.losses.task_losses import ClassTargets
-
-_MASKED_INPUTS = {**Head.inputs, 'masked_lm_positions': 'b, p'}
+from bert_jax.train.losses.settings import LossSettings
+from bert_jax.train.pretraining_heads import (
+    Detection,
+    Encoder,
+    MaskedWords,
+    NextSentence,
+    Pretraining,
+)
+from bert_jax.train.search_heads import Embedding
 
 # Lines of example scripts that several heads share.
-_BATCH = ExampleScript('').batch
 # The softmax, shifted by the largest: exp of a large logit alone would be infinite.
 _SHARES = "share = np.exp(out['logits'][0] - out['logits'][0].max())\nshare = share / share.sum()\n"
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
-# The masked places; a text without any still needs an array of one.
-_MASKED = """
-places = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])
-if not len(places) and len(words) < 2:
-    print('no [MASK] in the pieces that are read: write one', file=sys.stderr)
-    sys.exit(2)
-batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else \
-np.zeros((1, 1), np.int32)"""
-_BEST = """\
-for place, row in zip(places, out['{}'][0]):
-    print([tokenizer.id_to_token(int(i)) for i in \
-np.argsort(-row[: tokenizer.get_vocab_size()])[:5]])"""
-
-# Lines of model cards that several heads share.
-_PIPELINE = 'from transformers import pipeline\n\nask = pipeline({tag!r}, {name!r})\n'
-_ONE = _PIPELINE + "print(ask('A text.'))"
-_MASK = _PIPELINE + "print(ask(f'A {{ask.tokenizer.mask_token}} text.'))"
-_AUTO = (
-    'from transformers import AutoTokenizer, {auto}\n\n'
-    'tokenizer, model = AutoTokenizer.from_pretrained({name!r}), {auto}.from_pretrained({name!r})\n'
-)
 
 
 class Span(TaskHead):
@@ -82,7 +74,7 @@ print(words[1][texts[0].offsets[start][0] : texts[0].offsets[end][1]])""",
     card = HubCard(
         'question-answering',
         'finds the answer to a question in a text',
-        _AUTO.replace('{auto}', 'AutoModelForQuestionAnswering')
+        AUTO.replace('{auto}', 'AutoModelForQuestionAnswering')
         + "print(model(**tokenizer('A question?', 'Its context.', return_tensors='pt'))"
         '.start_logits)',
     )
@@ -126,7 +118,7 @@ class Classifier(TaskHead):
     )
     pipeline = 'TextClassification'
     script = ExampleScript(_SHARES + _PRINT)
-    card = HubCard('text-classification', 'classifies texts or pairs of texts', _ONE)
+    card = HubCard('text-classification', 'classifies texts or pairs of texts', ONE)
 
 
 class Regressor(Classifier):
@@ -174,7 +166,7 @@ print([label for label, p in zip(about['labels'], share) if p > limits.get(label
     card = HubCard(
         'text-classification',
         'gives texts any number of labels',
-        _ONE.replace("'A text.'", "'A text.', top_k=None"),
+        ONE.replace("'A text.'", "'A text.', top_k=None"),
     )
 
 
@@ -195,7 +187,7 @@ class Tokens(TaskHead):
         " about['labels'][row.argmax()])",
         "'a text'",
     )
-    card = HubCard('token-classification', 'labels the words of a text', _ONE)
+    card = HubCard('token-classification', 'labels the words of a text', ONE)
 
 
 class Choice(TaskHead):
@@ -214,14 +206,14 @@ class Choice(TaskHead):
         _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
         "'a text' 'a choice' 'another' ...",
         '[(words[0], choice) for choice in words[1:]]',
-        _BATCH.replace('np.array(value', 'np.array([value]'),
+        ExampleScript('').batch.replace('np.array(value', 'np.array([value]'),
         least=3,
         most=999,
     )
     card = HubCard(
         'multiple-choice',
         'chooses among several continuations of a text',
-        _AUTO.replace('{auto}', 'AutoModelForMultipleChoice')
+        AUTO.replace('{auto}', 'AutoModelForMultipleChoice')
         + "rows = tokenizer(['A text.'] * 2, ['One.', 'Another.'], return_tensors='pt',"
         ' padding=True)\n'
         'print(model(**{{name: row[None] for name, row in rows.items()}}).logits)',
@@ -230,146 +222,6 @@ class Choice(TaskHead):
     def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
         """Return the scores of the choices that are there."""
         return {'logits': task_losses.mask_absent_choices(result, batch)}
-
-
-class Pretraining(Head):
-    """Masked words, and whether a text follows another."""
-
-    name = 'pretraining'
-    module = heads.Pretraining
-    parts = ('pooler', 'mlm', 'nsp')
-    architecture = 'BertForPreTraining'
-    output_names = ('prediction_logits', 'seq_relationship_logits')
-    inputs = _MASKED_INPUTS
-    google = ('pooler', 'mlm', 'nsp')
-    pipeline = 'FillMask'
-    script = ExampleScript(
-        _BEST.format('prediction_logits')
-        + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
-        "'a text with [MASK]' ['what may follow it']",
-        batch=_BATCH + _MASKED,
-    )
-    card = HubCard('fill-mask', 'was pre-trained on masked words and pairs of sentences', _MASK)
-
-    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
-        """Return the logits of the words, without rows that pad the vocabulary, and of pairs."""
-        return result[0][..., : config.vocab_size], result[1]
-
-
-class MaskedWords(Head):
-    """Masked words alone."""
-
-    name = 'masked_words'
-    module = heads.Pretraining
-    parts = ('mlm',)
-    architecture = 'BertForMaskedLM'
-    inputs = _MASKED_INPUTS
-    google = ('mlm',)
-    pipeline = 'FillMaskAlone'
-    script = ExampleScript(
-        _BEST.format('logits'),
-        "'a text with [MASK]'",
-        batch=_BATCH + _MASKED.replace(' and len(words) < 2', ''),
-    )
-    card = HubCard('fill-mask', 'was pre-trained on masked words', _MASK)
-
-    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
-        """Return the logits of the words, without rows that pad the vocabulary."""
-        return (result[0][..., : config.vocab_size],)
-
-
-class Detection(Head):
-    """Which tokens of a text were replaced, where the family's models are pre-trained so."""
-
-    name = 'detection'
-    module = heads.Detector
-    parts = ('detection',)
-    architecture = 'BertForPreTraining'
-    fits_whole_words = False
-    script = ExampleScript(
-        "share = 1 / (1 + np.exp(-out['logits'][0]))\n"
-        'print([(piece, round(float(p), 4)) for piece, p in zip(texts[0].tokens, share)])',
-        "'a text'",
-    )
-    card = HubCard(
-        None,
-        'tells which pieces of a text were replaced',
-        _AUTO.replace('{auto}', 'AutoModelForPreTraining')
-        + "print(model(**tokenizer('A text.', return_tensors='pt')).logits.sigmoid())",
-    )
-
-
-class NextSentence(Head):
-    """Whether a text follows another."""
-
-    name = 'next_sentence'
-    module = heads.NextSentence
-    parts = ('pooler', 'nsp')
-    architecture = 'BertForNextSentencePrediction'
-    google = ('pooler', 'nsp')
-    pipeline = 'NextSentencePrediction'
-    script = ExampleScript(
-        "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
-        "'a text' 'what may follow it'",
-        least=2,
-    )
-    card = HubCard(
-        None,
-        'tells whether a sentence follows another',
-        _AUTO.replace('{auto}', 'AutoModelForNextSentencePrediction')
-        + "print(model(**tokenizer('A text.', 'What follows.', return_tensors='pt')).logits)",
-    )
-
-
-class Encoder(Head):
-    """No head: the states of a text's pieces."""
-
-    name = 'encoder'
-    module = heads.EncoderOnly
-    parts = ('pooler',)
-    architecture = 'BertModel'
-    output_names = ('last_hidden_state', 'pooler_output')
-    peft_task = 'FEATURE_EXTRACTION'
-    google = ('pooler',)
-    script = ExampleScript("print(out['pooler_output'][0].tolist())", "'a text'")
-    card = HubCard(
-        'feature-extraction',
-        'gives the pieces of a text their states',
-        _AUTO.replace('{auto}', 'AutoModel')
-        + "print(model(**tokenizer('A text.', return_tensors='pt')).last_hidden_state)",
-    )
-
-    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
-        """Return the states of the last block, and the pooler's output."""
-        return result[0], result[1]
-
-
-class Embedding(TaskHead):
-    """A vector of a text."""
-
-    name = 'embedding'
-    module = heads.SentenceEncoder
-    parts = ()
-    architecture = 'BertModel'
-    output_names = ('sentence_embedding',)
-    fits_whole_words = False
-    script = ExampleScript("print(out['sentence_embedding'][0].tolist())", "'a text'")
-    card = HubCard(
-        'sentence-similarity',
-        'gives each text a vector, and texts of like meaning like vectors',
-        'from sentence_transformers import SentenceTransformer\n\n'
-        "model = SentenceTransformer({name!r})\nprint(model.encode(['A text.', 'Another.']))",
-    )
-
-    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
-        """Return the vectors."""
-        return {'sentence_embedding': result}
-
-    def make_objective(
-        self, model: Any, embedding: EmbeddingConfig, targets: ClassTargets
-    ) -> Objective:
-        """Return the objective of sentence vectors."""
-        return make_vector_objective(model, embedding)
 
 
 # Of the heads of one class the first stands for it; of the parts that a Google checkpoint holds the
@@ -451,23 +303,13 @@ def make_model(
     )
 
 
-def make_objective(
-    head: str,
-    model: Any,
-    embedding: EmbeddingConfig | None = None,
-    targets: ClassTargets | None = None,
-) -> Objective:
+def make_objective(head: str, model: Any, settings: LossSettings | None = None) -> Objective:
     """Return what fine-tuning a model with the head of that name minimises.
-
-    `embedding` says how a sentence encoder is trained, `targets` how classes are; other heads do
-    not read them.
 
     Raises:
       KeyError: no task has that head.
     """
-    return get_task_head(head).make_objective(
-        model, embedding or EmbeddingConfig(), targets or ClassTargets()
-    )
+    return get_task_head(head).make_objective(model, settings or LossSettings())
 
 
 def count_passes(head: str, config: ModelConfig) -> int:

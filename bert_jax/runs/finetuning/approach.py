@@ -32,7 +32,7 @@ from bert_jax.runs.sources.source import Source, make_plain, read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import task_heads
 from bert_jax.train.losses.objective import Objective
-from bert_jax.train.losses.task_losses import ClassTargets
+from bert_jax.train.losses.settings import LossSettings
 from bert_jax.train.state import TrainState, load_encoder, load_frozen
 
 
@@ -59,8 +59,7 @@ class RunSetup:
       is_random: whether it has nothing of the source's encoder but its shape.
       tagger: what is trained on the encoder where that is frozen.
       head_dropout: dropout before the classifier.
-      targets: how classes are learnt.
-      embedding: how a sentence encoder is trained.
+      losses: what its loss is told.
       length: the most word pieces of a row.
       examples: the numbers of the training examples.
       batching: how their rows are put together.
@@ -74,8 +73,7 @@ class RunSetup:
     is_random: bool
     tagger: Tagger | None
     head_dropout: float
-    targets: ClassTargets
-    embedding: EmbeddingConfig
+    losses: LossSettings
     length: int
     examples: Sequence[int]
     batching: Batching
@@ -130,7 +128,7 @@ class Approach:
             )
         if isinstance(task, EmbeddingTask):
             check_embedding(setup, task)
-        elif setup.embedding != EmbeddingConfig():
+        elif setup.losses.embedding != EmbeddingConfig():
             raise UserError(
                 f'embedding: it is for tasks of kind embedding, and {task.name} is of kind'
                 f' {task.kind}: leave it out'
@@ -160,7 +158,7 @@ class Approach:
             task.num_outputs,
             setup.head_dropout,
             runtime,
-            setup.embedding.sentence(prompts, setup.length),
+            setup.losses.embedding.sentence(prompts, setup.length),
         )
 
         # Two forms of one model: a fused kernel may read only rows of the training length, while
@@ -170,7 +168,7 @@ class Approach:
             kernel=choose_kernel(runtime, encoder, train['input_ids'].shape[-1]),
             matmul_dtype=matmul.read_in_training(runtime),
         )
-        objective = task_heads.make_objective(task.head, trained, setup.embedding, setup.targets)
+        objective = task_heads.make_objective(task.head, trained, setup.losses)
         passes = task_heads.count_passes(task.head, encoder)
 
         def count_flops(length: int) -> int:
@@ -185,7 +183,7 @@ class Approach:
         That may be slow, and a signal may end it (Stopped); what `read_inputs` needs is there then.
         """
         train, scored = self.data.features(setup.length)
-        embedding = setup.embedding
+        embedding = setup.losses.embedding
         if not embedding.teacher:
             return train, scored
         width = embedding.truncate_dim or self.data.source.model.hidden_size
@@ -283,7 +281,7 @@ def load_source(
 
 def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
     """Raise UserError where a sentence encoder cannot be trained so."""
-    embedding, encoder = setup.embedding, setup.encoder
+    embedding, encoder = setup.losses.embedding, setup.encoder
     examples = task.layouts.get('train', '')
     embedding.check_width(encoder.hidden_size)
     embedding.check_batch(setup.batching.size, setup.runtime.accumulation)

@@ -66,7 +66,7 @@ class FeatureBased(Approach):
             dtype=jnp.dtype(setup.runtime.compute_dtype),
         )
         train, scored = self.make_features(setup)
-        objective = task_heads.make_objective(task.head, model, setup.embedding, setup.targets)
+        objective = task_heads.make_objective(task.head, model, setup.losses)
         # Without attention there is no kernel to choose. The encoder's costs are spent once, and
         # not in a step.
         return Training(train, scored, model, model, objective, StepCosts(None))

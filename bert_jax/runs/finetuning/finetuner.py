@@ -37,6 +37,7 @@ from bert_jax.runs.workdir import notes, plots
 from bert_jax.runs.workdir.run_context import RunContext, choose_products
 from bert_jax.runs.workdir.workdir import Workdir
 from bert_jax.train import checkpoint, loop, task_heads
+from bert_jax.train.losses.settings import LossSettings
 from bert_jax.train.losses.task_losses import ClassTargets
 from bert_jax.train.state import (
     TrainState,
@@ -122,7 +123,7 @@ class FineTuner:
         with RunContext(
             folder, config, machine.mesh, steps=steps, signal=machine.signal, profile_steps=profile
         ) as context:
-            identity = {**self.data.identity, **self.approach.identify(setup.embedding)}
+            identity = {**self.data.identity, **self.approach.identify(setup.losses.embedding)}
             was_there = context.claim(self.data.source.tokenizer, identity)
             if was_there and result_file.exists():
                 return read_object(result_file, 'the result of the run'), True
@@ -177,8 +178,9 @@ class FineTuner:
             is_random=config.init == 'random',
             tagger=tagger,
             head_dropout=config.head_dropout,
-            targets=self._make_targets(config, encoder, examples),
-            embedding=config.embedding,
+            losses=LossSettings(
+                targets=self._make_targets(config, encoder, examples), embedding=config.embedding
+            ),
             length=length,
             examples=examples,
             batching=Batching(config.batch_size, config.length_buckets, config.seed),
@@ -230,7 +232,7 @@ class FineTuner:
           Stopped: after a signal.
         """
         data, training = self.data, self.approach.make_training(setup)
-        reads, label_keys = setup.embedding.reads, list(data.task.label_keys)
+        reads, label_keys = setup.losses.embedding.reads, list(data.task.label_keys)
         if reads.teacher:
             label_keys.append('teacher_vectors')
         rows = TrainingRows(
@@ -353,7 +355,7 @@ class FineTuner:
         ids = {'input_ids': np.zeros((1, 1), np.int32)}
         token = self.approach.read_inputs(setup, 'train', ids)
         shapes = tuple(array.shape for array in token.values())
-        key = optimizer, setup.runtime, training.trained, setup.embedding, setup.targets, shapes
+        key = optimizer, setup.runtime, training.trained, setup.losses, shapes
         if key not in self._programs:
             for line in self._list_departures(setup):
                 logging.warning(line)

@@ -21,6 +21,7 @@ from bert_jax.model import partition
 from bert_jax.train import task_heads
 from bert_jax.train.learning_rate import hparams_of
 from bert_jax.train.losses.multiple_negatives import LOSSES, make_vector_objective
+from bert_jax.train.losses.settings import LossSettings
 from bert_jax.train.state import make_state
 from bert_jax.train.step import StepOptions, make_train_step
 from tests.helpers.numpy_bert import make_batch, noisy_params
@@ -110,7 +111,7 @@ def stepped(config: EmbeddingConfig, mesh: dict | None = None, shards=False):
     batch = training_batch(2 if config.loss in ('cosent', 'cosine') else TEXTS)
     optimizer = OptimizerConfig('adamw', peak_lr=1e-3, schedule='constant', warmup_steps=0)
     step = make_train_step(
-        task_heads.make_objective('embedding', model, config),
+        task_heads.make_objective('embedding', model, LossSettings(embedding=config)),
         dataclasses.replace(optimizer, weight_decay=0.0),
         StepOptions(shard_optimizer=shards),
     )

@@ -1,0 +1,23 @@
+"""What the losses of tasks are told besides the model and the batch.
+
+Owns the one object that a run hands to its head; each head reads its own field of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.train.losses.task_losses import ClassTargets
+
+
+class LossSettings(NamedTuple):
+    """The settings of all losses.
+
+    Attributes:
+      targets: how classes are learnt.
+      embedding: how vectors of texts are trained.
+    """
+
+    targets: ClassTargets = ClassTargets()
+    embedding: EmbeddingConfig = EmbeddingConfig()
