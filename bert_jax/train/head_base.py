@@ -155,6 +155,10 @@ class Head:
         """Return the arrays that a task decodes; n_best: of spans, how many starts and ends."""
         return {'logits': result}
 
+    def answer_with(self, max_seq_length: int) -> dict[str, Any]:
+        """Return the options that all its trained models answer with (`chosen` of a model)."""
+        return {}
+
     def is_in(self, family: str) -> bool:
         """Tell whether a family has such a head: not each has those of pre-training."""
         traits = FAMILIES[family]

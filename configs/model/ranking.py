@@ -6,7 +6,7 @@ bert_jax/train/losses/ranking.py's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -31,29 +31,31 @@ class Reads(NamedTuple):
       examples: the kinds of examples, as input_pipeline/tasks/ranking.py calls them.
       settings: those of RankingConfig that it has besides.
       in_order: whether a list must have documents of different grades.
-      within_1: whether grades are from 0 to 1.
+      most: the greatest grade that may be.
       in_batch: whether the documents of other examples of the batch are negatives.
       teacher: whether it reads the scores of another model.
     """
 
     examples: tuple[str, ...]
     settings: tuple[str, ...] = ()
-    in_order: bool = False
-    within_1: bool = False
+    in_order: bool = True
+    most: float = math.inf
     in_batch: bool = False
     teacher: bool = False
 
 
-_LISTS = ('lists', 'triplets')
-LOSSES: Mapping[Loss, Reads] = {
+_LISTS = 'lists', 'triplets'
+LOSSES: dict[Loss, Reads] = {
     'binary_cross_entropy': Reads(
-        ('labelled pairs', 'scored pairs', *_LISTS), ('pos_weight',), within_1=True
+        ('labelled pairs', 'scored pairs', *_LISTS), ('pos_weight',), in_order=False, most=1.0
     ),
-    'list_cross_entropy': Reads(_LISTS, in_order=True),
-    'lambda': Reads(_LISTS, ('k',), in_order=True),
-    'ranknet': Reads(_LISTS, ('k',), in_order=True),
-    'margin_mse': Reads(_LISTS, in_order=True, teacher=True),
-    'multiple_negatives': Reads(('pairs', 'triplets'), ('num_negatives', 'scale'), in_batch=True),
+    'list_cross_entropy': Reads(_LISTS),
+    'lambda': Reads(_LISTS, ('k',)),
+    'ranknet': Reads(_LISTS, ('k',)),
+    'margin_mse': Reads(_LISTS, teacher=True),
+    'multiple_negatives': Reads(
+        ('pairs', 'triplets'), ('num_negatives', 'scale'), in_order=False, in_batch=True
+    ),
 }
 
 
@@ -72,7 +74,7 @@ class RankingConfig(Section):
     )
     k: int | None = option(
         None,
-        'lambda, ranknet: pairs of documents of which one is among the first so many; none: all',
+        'lambda, ranknet: only pairs of which one is among the first so many; none: all',
         within=COUNT,
     )
     num_negatives: int = option(
@@ -94,23 +96,15 @@ class RankingConfig(Section):
 
     def check(self) -> None:
         """Raise UserError where a setting is given that the loss does not read."""
-        for reads in LOSSES.values():
-            for name in reads.settings:
-                value = getattr(self, name)
-                if name not in self.reads.settings and value != getattr(RankingConfig, name):
-                    raise UserError(
-                        f'ranking.{name}={value} is not for ranking.loss={self.loss}: leave it out'
-                    )
+        for name in ('pos_weight', 'k', 'num_negatives', 'scale'):
+            is_read = name in self.reads.settings
+            is_given = getattr(self, name) != getattr(RankingConfig, name)
+            self._require(is_read or not is_given, name, f'left out: loss={self.loss} has none')
 
     def check_batch(self, batch_size: int, accumulation: int) -> None:
         """Raise UserError where a batch of that size cannot be computed so."""
-        if self.reads.in_batch and batch_size < 2:
+        if self.whole_batch and (batch_size < 2 or accumulation > 1):
             raise UserError(
-                f'batch_size={batch_size}: ranking.loss={self.loss} takes documents of other'
-                ' examples of the batch: raise it'
-            )
-        if self.whole_batch and accumulation > 1:
-            raise UserError(
-                f'runtime.accumulation={accumulation} cuts the batch, which ranking.loss='
-                f'{self.loss} reads as a whole: set it to 1'
+                f'ranking.loss={self.loss} compares the examples of a batch of {batch_size}: set'
+                ' batch_size to 2 or more, and runtime.accumulation to 1'
             )

@@ -7,7 +7,7 @@ feature_based.py has those of section 5.3. It must not know how a run goes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from bert_jax.costs.flops import count_training_flops
 from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
+from bert_jax.input_pipeline.tasks.ranking import RankingTask
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.early_stopping import StoppingRule
@@ -126,13 +127,15 @@ class Approach:
                 f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
             )
-        if isinstance(task, EmbeddingTask):
-            check_embedding(setup, task)
-        elif setup.losses.embedding != EmbeddingConfig():
-            raise UserError(
-                f'embedding: it is for tasks of kind embedding, and {task.name} is of kind'
-                f' {task.kind}: leave it out'
-            )
+        for section, check in _CHECKS.items():
+            settings = getattr(setup.losses, section)
+            if task.kind == section:
+                check(setup, self.data)
+            elif settings != type(settings)():
+                raise UserError(
+                    f'{section}: it is for tasks of kind {section}, and {task.name} is of kind'
+                    f' {task.kind}: leave it out'
+                )
         if 'pooler' in task_heads.HEADS[task.head].of(encoder.family).parts:
             check_pooler(self.data.source, encoder.tuning)
 
@@ -279,9 +282,10 @@ def load_source(
     return load_encoder(state, weights, encoder, name, shared)
 
 
-def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
+def check_embedding(setup: RunSetup, data: TaskData) -> None:
     """Raise UserError where a sentence encoder cannot be trained so."""
-    embedding, encoder = setup.losses.embedding, setup.encoder
+    embedding, encoder, task = setup.losses.embedding, setup.encoder, data.task
+    assert isinstance(task, EmbeddingTask)
     examples = task.layouts.get('train', '')
     embedding.check_width(encoder.hidden_size)
     embedding.check_batch(setup.batching.size, setup.runtime.accumulation)
@@ -300,3 +304,18 @@ def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
             f'embedding.loss={embedding.loss} compares two draws of dropout, and the encoder has'
             ' none: set hidden_dropout, as to 0.1'
         )
+
+
+def check_ranking(setup: RunSetup, data: TaskData) -> None:
+    """Raise UserError where a reranker cannot be trained so."""
+    ranking, task = setup.losses.ranking, data.task
+    assert isinstance(task, RankingTask)
+    ranking.check_batch(setup.batching.size, setup.runtime.accumulation)
+    task.check_loss(ranking, [data.train[number] for number in setup.examples])
+
+
+# By the section of the configuration, which is called as the kind of task that reads it.
+_CHECKS: dict[str, Callable[[RunSetup, TaskData], None]] = {
+    'embedding': check_embedding,
+    'ranking': check_ranking,
+}

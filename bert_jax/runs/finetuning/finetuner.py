@@ -179,7 +179,7 @@ class FineTuner:
             tagger=tagger,
             head_dropout=config.head_dropout,
             losses=LossSettings(
-                targets=self._make_targets(config, encoder, examples), embedding=config.embedding
+                self._make_targets(config, encoder, examples), config.embedding, config.ranking
             ),
             length=length,
             examples=examples,
@@ -235,9 +235,8 @@ class FineTuner:
         reads, label_keys = setup.losses.embedding.reads, list(data.task.label_keys)
         if reads.teacher:
             label_keys.append('teacher_vectors')
-        rows = TrainingRows(
-            training.train, setup.examples, label_keys, setup.batching, reads.in_batch
-        )
+        in_batch = training.objective.in_batch
+        rows = TrainingRows(training.train, setup.examples, label_keys, setup.batching, in_batch)
         if training.objective.constant is None:
             chance = data.task.constant_loss(training.train)
         else:

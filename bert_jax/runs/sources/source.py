@@ -390,7 +390,8 @@ def _read_workdir(
         architecture = head.class_in(model.family) if head else data['head']
         problem = head.problem_type if head else None
         of_head = tuple(data['labels']), config.head_dropout, problem
-        bert = Model(model, params, architecture, *of_head, chosen=workdir.chosen())
+        chosen = head.answer_with(config.max_seq_length) if head else {}
+        bert = Model(model, params, architecture, *of_head, chosen=chosen | workdir.chosen())
         if data['head'] == 'embedding':
             prompts = workdir.data(options=dict)['options'].get('prompts', {})
             sentence = config.embedding.sentence(prompts, config.max_seq_length)

@@ -33,12 +33,15 @@ class Objective:
         its own rows alone.
       constant: (features, examples of a batch) -> the loss of a constant answer; None: as the task
         says.
+      in_batch: whether texts of other examples of the batch are negatives, so that equal texts must
+        not share one.
     """
 
     sums: Callable[[Any, Batch, DropoutRng | None], MetricSums]
     weights: Callable[[Batch], dict[str, jax.Array]]
     whole_batch: bool = False
     constant: Callable[[Mapping[str, np.ndarray], int], float] | None = None
+    in_batch: bool = False
 
 
 def add_losses(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:

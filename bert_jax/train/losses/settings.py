@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bert_jax.configs.model.ranking import RankingConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.train.losses.task_losses import ClassTargets
 
@@ -17,7 +18,9 @@ class LossSettings(NamedTuple):
     Attributes:
       targets: how classes are learnt.
       embedding: how vectors of texts are trained.
+      ranking: how scores of documents are trained.
     """
 
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    ranking: RankingConfig = RankingConfig()
