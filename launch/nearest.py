@@ -4,9 +4,9 @@
   bert-nearest --init_from=DIR --input=sentences.tsv --pool=cls --json < queries.txt
   bert-nearest --workdir=runs/pairs --input=pairs.jsonl --mine=triplets.jsonl
 
-Near is the cosine of the vectors that bert-extract-features writes: one layer, pooled. Without a
-query it answers line after line of stdin, on a terminal after a prompt. All sentences are read
-first, and stay in memory.
+Near is the cosine of the vectors that bert-extract-features writes: one layer, pooled. A model that
+was trained to give vectors compares them as it says. Without a query it answers line after line of
+stdin, on a terminal after a prompt. All sentences are read first, and stay in memory.
 
 With --mine the input has pairs, of the columns anchor and positive. Each is written with hard
 negatives, the nearest documents of other pairs by the vectors that the model was trained to give.
@@ -38,7 +38,8 @@ class FindNearest(TrainedModel):
         as a sentence encoder says, or mean.
       max_seq_length: word pieces of the longest row, longer texts are cut; default: as many as the
         model has.
-      json: a JSON object a line: {"query", "nearest": [{"line", "text", "cosine"}]}.
+      json: a JSON object a line: {"query", "nearest": [{"line", "text", "cosine"}]}, where the last
+        is called as what compares the model's vectors.
     """
 
     queries: tuple[str, ...] = option((), words='["a query" ...]', texts=True)
@@ -64,9 +65,11 @@ class FindNearest(TrainedModel):
         def answer(query: str) -> str:
             near = search.nearest(query, self.top)
             if self.json:
-                answers = {'query': query, 'nearest': [sentence._asdict() for sentence in near]}
-                return json.dumps(answers, ensure_ascii=False)
-            lines = [f'  {s.cosine:7.4f}  line {s.line}: {s.text}' for s in near]
+                nearest = [
+                    {'line': s.line, 'text': s.text, search.similarity: s.score} for s in near
+                ]
+                return json.dumps({'query': query, 'nearest': nearest}, ensure_ascii=False)
+            lines = [f'  {s.score:7.4f}  line {s.line}: {s.text}' for s in near]
             return '\n'.join([query, *lines])
 
         answer_each(self.queries, answer)

@@ -19,7 +19,7 @@ from etils import epath
 from bert_jax.configs.errors import UserError, check_regular_files
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse, read_object
-from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.model.sentence import SentenceConfig, VectorsConfig
 from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.train.task_heads import HEADS
 
@@ -177,7 +177,7 @@ def _add_sentence(folder: epath.Path, reading: Reading) -> Reading:
     return reading._replace(model=model, remarks=remarks)
 
 
-def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position: int) -> None:
+def write(folder: epath.Path, sentence: VectorsConfig, width: int, max_position: int) -> None:
     """Write what makes one vector of a text beside the weights and the tokenizer.
 
     Args:
@@ -186,6 +186,7 @@ def write(folder: epath.Path, sentence: SentenceConfig, width: int, max_position
       width: of the encoder's states.
       max_position: word pieces of the longest row that the encoder reads.
     """
+    assert isinstance(sentence, SentenceConfig)
     dim, kinds = sentence.truncate_dim, ['Transformer', 'Pooling']
     # Theirs cuts after all modules, ours before vectors get length one: a product that keeps the
     # first numbers is the same to every release.

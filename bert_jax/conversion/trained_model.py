@@ -16,7 +16,7 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.model.sentence import VectorsConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion.parameters import VOCABULARY, check_fit, find_shapes, join_names
 from bert_jax.model.embeddings import pad_vocab
@@ -46,7 +46,7 @@ class Model(NamedTuple):
     head_dropout: dropout before the classifier; None: the encoder's own.
     problem_type: what the classifier is for, where transformers is told: 'regression',
     'multi_label_classification', or None.
-    sentence: what makes one vector of a text, of a sentence encoder; else None.
+    sentence: what makes vectors of a text, of a model of vectors; else None.
     chosen: options of its task that were chosen on its dev split, JSON values by their names.
     beside: models that were trained with it, by their names.
     """
@@ -57,7 +57,7 @@ class Model(NamedTuple):
     labels: tuple[str, ...] = ()
     head_dropout: float | None = None
     problem_type: str | None = None
-    sentence: SentenceConfig | None = None
+    sentence: VectorsConfig | None = None
     chosen: Mapping[str, Any] = types.MappingProxyType({})
     beside: Mapping[str, Model] = types.MappingProxyType({})
 
@@ -74,12 +74,12 @@ class Model(NamedTuple):
         regression, as transformers takes it. KeyError for a class that is not there.
         """
         # Several heads may have the class; the problem type tells them apart, and where it is
-        # absent the number of outputs does. The first stands for it, unless a text has one vector.
+        # absent the number of outputs does. The first stands for it, unless it makes vectors.
         names: dict[str | None, str] = {}
         for name, head in HEADS.items():
             family = self.config.family
             if head.is_in(family) and head.class_in(family) == self.architecture:
-                if name == 'embedding' and self.sentence is not None:
+                if head.vectors is not None and isinstance(self.sentence, head.vectors):
                     return name
                 names.setdefault(head.problem_type, name)
         if self.problem_type is not None and self.problem_type in names:

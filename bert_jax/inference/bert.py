@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.model.sentence import SentenceConfig, Similarity
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import serving
 from bert_jax.conversion.trained_model import Model
@@ -269,7 +269,9 @@ class Bert:
                 f'pool={pool!r} gives no single vector: take one of {", ".join(POOLINGS)}, or the'
                 ' states of `Bert.__call__`'
             )
-        of_model = self.source.bert.sentence or SentenceConfig()
+        of_model = self.source.bert.sentence
+        if not isinstance(of_model, SentenceConfig):
+            of_model = SentenceConfig()
         layers = listed(layers)
         # What is named takes the place of all that the model says of its vectors.
         is_named = pool is not None or tuple(layers) != (-1,)
@@ -296,6 +298,11 @@ class Bert:
             return array[:, :truncate_dim]
         array = array[:, : truncate_dim or of_model.truncate_dim]
         return unit(array) if of_model.normalize else array
+
+    @property
+    def similarity(self) -> Similarity:
+        """Return what compares two vectors of the model, 'cosine' where it says nothing."""
+        return (self.source.bert.sentence or SentenceConfig()).similarity
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
         """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.

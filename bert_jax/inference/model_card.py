@@ -98,8 +98,7 @@ def make_card(model: Model, notes: Notes) -> str:
         facts.append(('labels', ', '.join(model.labels)))
     facts += [(name, json.dumps(value)) for name, value in model.chosen.items()]
     if sentence is not None:
-        facts.append(('numbers of a vector', sentence.truncate_dim or config.hidden_size))
-        facts += [('pooling', sentence.pooling), ('vectors of length one', sentence.normalize)]
+        facts += sentence.describe(config.hidden_size)
         facts.append(('compared by', sentence.similarity))
         facts += [(f'prompt {name}', json.dumps(text)) for name, text in sentence.prompts]
     # JSON's texts and lists are YAML's too.

@@ -1,8 +1,8 @@
 """Semantic search: the vectors that are nearest to others, and the sentences of a file by them.
 
-Owns the exact search, on the device, block by block, and the hard negatives that are chosen by it.
-What the vectors are of is feature_extraction.py's, which makes one of every text; must not know how
-answers are printed.
+Owns the exact search, block by block, and the hard negatives that are chosen by it. It asks a kind
+of vectors only how texts are compared (model/text_vectors.py), and must not know how answers are
+printed.
 """
 
 from __future__ import annotations
@@ -20,48 +20,49 @@ from jax import Array
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
-from bert_jax.configs.model.sentence import SentenceConfig
-from bert_jax.inference.feature_extraction import Extractor, FeatureOptions, Records
-from bert_jax.input_pipeline.tasks.features import say_cut
-from bert_jax.input_pipeline.tasks.similarity import unit
+from bert_jax.configs.model.sentence import Similarity
+from bert_jax.inference.bert import Bert
+from bert_jax.inference.predict_file import Records
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
 from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.model.pooling import Pool
-from bert_jax.runs.sources.source import load_source
+from bert_jax.model.text_vectors import TextVectors, read_vectors
 
 BLOCK = 16384  # vectors that a product has; 64 MiB of scores with the queries below
 _QUERIES = 1024
+# (texts, 'query' or 'document') -> their vectors, as `Bert.embed` gives them.
+Embed = Callable[[Sequence[str], str], Any]
 
 
 def nearest(
-    queries_QH: np.ndarray, vectors_NH: np.ndarray, top: int, block: int = BLOCK
+    queries: TextVectors, documents: TextVectors, top: int, block: int = BLOCK
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the greatest products of each query with the vectors, and whose they are.
+    """Return the greatest scores of each query among all documents, and whose they are.
 
-    All vectors are compared. A block of them is on the device at a time, and what is kept of a
-    block is its best: memory does not grow with N. Vectors of length one give cosines.
+    All documents are compared. A block of them is on the device at a time, and what is kept of a
+    block is its best: memory does not grow with N.
 
     Args:
-      queries_QH: the queries.
-      vectors_NH: what is searched, in memory or mapped from a file.
+      queries: the vectors of Q queries.
+      documents: those of the N texts that are searched, of the same kind.
       top: how many for each query; all N where there are no more.
-      block: how many vectors are on the device.
+      block: how many documents are compared at once.
 
     Returns:
-      Products float32 [Q, top], the greatest first, and the indices int32 [Q, top] of their
-      vectors; of equal products the lower index is first.
+      Scores float32 [Q, top], the greatest first, and the indices int32 [Q, top] of their
+      documents; of equal scores the lower index is first.
     """
-    count, top = len(vectors_NH), min(top, len(vectors_NH))
-    scores_QK = np.empty((len(queries_QH), top), np.float32)
-    indices_QK = np.empty((len(queries_QH), top), np.int32)
-    for begin in range(0, len(queries_QH), _QUERIES):
+    count, top = len(documents), min(top, len(documents))
+    scores_QK = np.empty((len(queries), top), np.float32)
+    indices_QK = np.empty((len(queries), top), np.int32)
+    for begin in range(0, len(queries), _QUERIES):
         rows = slice(begin, begin + _QUERIES)
-        queries = jax.device_put(np.asarray(queries_QH[rows], np.float32))
+        some = queries.take(rows)
         best: tuple[Array, Array] | None = None
         for start in range(0, count, block):
             before = best
-            of_block = jax.device_put(np.asarray(vectors_NH[start : start + block]))
-            best = _merge(best, queries, of_block, start, top)
+            of_block = some.compare_all(documents.take(slice(start, start + block)))
+            best = _merge(best, of_block, start, top)
             # One block ahead of the device: it must not take in all that is to come.
             jax.block_until_ready(before)
         if best is not None:
@@ -71,20 +72,12 @@ def nearest(
 
 @functools.partial(jax.jit, static_argnames='top')
 def _merge(
-    best: tuple[Array, Array] | None,
-    queries_QH: Array,
-    vectors_NH: Array,
-    start: int,
-    top: int,
+    best: tuple[Array, Array] | None, scores_QN: Array, start: int, top: int
 ) -> tuple[Array, Array]:
-    """Return the best products so far and their indices, with those of a block from `start` on."""
-    # Products of float32, which a TPU and a GPU would round by themselves.
-    scores_QN = jnp.einsum(
-        'qh,nh->qn', queries_QH, vectors_NH.astype(jnp.float32), precision='highest'
-    )
+    """Return the best scores so far and their indices, with those of a block from `start` on."""
     # Zeros of both signs are equal, and top_k tells them apart.
     scores_QN = jnp.where(scores_QN == 0, 0.0, scores_QN)
-    scores_QK, indices_QK = jax.lax.top_k(scores_QN, min(top, len(vectors_NH)))
+    scores_QK, indices_QK = jax.lax.top_k(scores_QN, min(top, scores_QN.shape[1]))
     indices_QK += start
     if best is None:
         return scores_QK, indices_QK
@@ -97,63 +90,48 @@ def _merge(
 
 
 class Near(NamedTuple):
-    """A sentence of the file: its line from 1, its text, and its cosine with the query."""
+    """A sentence of the file: its line from 1, its text, and its score with the query."""
 
     line: int
     text: str
-    cosine: float
+    score: float
 
 
 class SemanticSearch:
-    """The sentences of a file in memory, each with a vector [H] of length one.
+    """The sentences of a file in memory, each with its vectors.
 
     Attributes:
       texts, lines: of each its text, and its line in the file from 1.
-      cut: how many were longer than the model reads, as `Part.cut`.
+      similarity: what compares their vectors.
     """
 
-    def __init__(
-        self,
-        extractor: Extractor,
-        records: Records,
-        path: str,
-        sentence: SentenceConfig | None = None,
-    ):
+    def __init__(self, embed: Embed, records: Records, path: str, similarity: Similarity):
         """Read all sentences but empty ones.
 
         Args:
-          extractor: pools one layer.
+          embed: makes vectors of texts; the second argument is 'query' or 'document'.
           records: (line, record with a 'text').
           path: the file, for messages.
-          sentence: of the model: its prompts, and how many numbers of a vector are kept.
+          similarity: what compares the vectors.
 
         Raises:
           UserError: a record is bad, or no sentence is left.
         """
-        self._extractor, self._sentence = extractor, sentence or SentenceConfig()
-        prompt = self._sentence.prompt('document')
+        self._embed, self.similarity = embed, similarity
         self.texts: list[str] = []
         self.lines: list[int] = []
-
-        def read_texts() -> Records:
-            for line, record in records:
-                if isinstance(record, BadRecord):
-                    raise UserError(f'{path}:{line}: {record.reason}: mend or delete it')
-                text = record['text']
-                if not isinstance(text, str):
-                    text = ' '.join(text)
-                if text.strip():
-                    self.texts.append(text)
-                    self.lines.append(line)
-                    yield line, {'text': prompt + text}
-
-        vectors, self.cut = [], np.zeros(4, np.int64)
-        for part in extractor(read_texts(), path):
-            vectors += part.features
-            self.cut += part.cut
-        if not vectors:
+        for line, record in records:
+            if isinstance(record, BadRecord):
+                raise UserError(f'{path}:{line}: {record.reason}: mend or delete it')
+            text = record['text']
+            if not isinstance(text, str):
+                text = ' '.join(text)
+            if text.strip():
+                self.texts.append(text)
+                self.lines.append(line)
+        if not self.texts:
             raise UserError(f'{path}: no sentence in it')
-        self._vectors_NH = unit(np.stack(vectors)[:, 0, : self._sentence.truncate_dim])
+        self._vectors = read_vectors(embed(self.texts, 'document'), similarity)
 
     @classmethod
     def of_file(
@@ -174,30 +152,26 @@ class SemanticSearch:
           max_seq_length: word pieces of the longest row; None: as many as the model reads.
         """
         _ = reader.size  # a file that is not there is reported before the model is read
-        source = load_source(init_from)
-        last = source.model.num_layers
+        bert = Bert.load(init_from, 'float32')  # what is near hangs on no processor
+        last = bert.config.num_layers
         if not -last - 1 <= layer <= last:
             raise UserError(
                 f'--layer={layer}: this encoder has 0 (the embeddings) to {last}, or'
                 f' {-last - 1} to -1'
             )
-        of_model = source.bert.sentence or SentenceConfig()
-        length = max_seq_length or of_model.max_seq_length or source.model.max_position
-        pooling = pool or of_model.pooling
-        extractor = Extractor(source, FeatureOptions([layer], pooling, length))
-        search = cls(extractor, reader, reader.path, of_model)
-        say_cut(reader.path, search.cut, f'max_seq_length={length} allows')
-        return search
+
+        def embed(texts: Sequence[str], prompt: str) -> Any:
+            return bert.embed(texts, (layer,), pool, max_seq_length, prompt)
+
+        return cls(embed, reader, reader.path, bert.similarity)
 
     def nearest(self, query: str, top: int) -> list[Near]:
-        """Return the `top` sentences with the greatest cosine, greatest first; ties by line."""
-        text = self._sentence.prompt('query') + query
-        (part,) = self._extractor(iter([(1, {'text': text})]), 'query')
-        vector_1H = unit(part.features[0][:, : self._sentence.truncate_dim])
-        cosines_1K, indices_1K = nearest(vector_1H, self._vectors_NH, top)
+        """Return the `top` sentences with the greatest score, greatest first; ties by line."""
+        vectors = read_vectors(self._embed([query], 'query'), self.similarity)
+        scores_1K, indices_1K = nearest(vectors, self._vectors, top)
         answers = []
-        for index, cosine in zip(indices_1K[0], cosines_1K[0].tolist()):
-            answers.append(Near(self.lines[index], self.texts[index], cosine))
+        for index, score in zip(indices_1K[0], scores_1K[0].tolist()):
+            answers.append(Near(self.lines[index], self.texts[index], score))
         return answers
 
 
@@ -209,7 +183,7 @@ class Mining(NamedTuple):
       first, last: the ranks that they are taken from: neighbour number `first`, counted from 0, to
         the one before `last`, of those that the margin leaves. The nearest of all may be answers
         that nobody has marked.
-      margin: their cosine is below that of the positive by this share of it, or more; None: any.
+      margin: their score is below that of the positive by this share of it, or more; None: any.
     """
 
     negatives: int = 1
@@ -236,18 +210,20 @@ class Mining(NamedTuple):
 
 def mine_hard_negatives(
     pairs: Sequence[tuple[str, str]],
-    embed: Callable[[list[str], str], np.ndarray],
+    embed: Embed,
     mining: Mining,
+    similarity: Similarity = 'cosine',
 ) -> Iterator[dict[str, Any]]:
     """Yield {'anchor', 'positive', 'negatives'} of the pairs that have enough hard negatives.
 
     They are the nearest documents of all pairs that are no positive of the same query; of several
-    positives the lowest cosine decides the margin (sentence_transformers' mine_hard_negatives).
+    positives the lowest score decides the margin (sentence_transformers' mine_hard_negatives).
 
     Args:
       pairs: (query, its document).
-      embed: (texts, 'query' or 'document') -> vectors [N, H].
+      embed: (texts, 'query' or 'document') -> their vectors, as `Bert.embed` gives them.
       mining: which neighbours are chosen.
+      similarity: what compares them.
     """
     mining.check()
     documents = list(dict.fromkeys(document for _, document in pairs))
@@ -257,20 +233,20 @@ def mine_hard_negatives(
         positives.setdefault(query, []).append(number[document])
 
     # Ranks are counted without the positives, which the search gives too.
-    queries, vectors_NH = list(positives), unit(embed(documents, 'document'))
+    queries, vectors = list(positives), read_vectors(embed(documents, 'document'), similarity)
     top = mining.last + max(map(len, positives.values()))
     chosen: dict[str, list[str]] = {}
     for start in range(0, len(queries), _QUERIES):
         some = queries[start : start + _QUERIES]
-        queries_QH = unit(embed(some, 'query'))
-        cosines, indices = nearest(queries_QH, vectors_NH, min(top, len(documents)))
-        for query, vector_H, cosine, index in zip(some, queries_QH, cosines, indices, strict=True):
+        of_queries = read_vectors(embed(some, 'query'), similarity)
+        scores, indices = nearest(of_queries, vectors, min(top, len(documents)))
+        for place, (query, score, index) in enumerate(zip(some, scores, indices, strict=True)):
             mine = positives[query]
             others = ~np.isin(index, mine)
-            cosine, index = cosine[others], index[others]
+            score, index = score[others], index[others]
             if mining.margin is not None:
-                least = (vectors_NH[mine] @ vector_H).min()
-                index = index[cosine <= least - abs(least) * mining.margin]
+                least = np.min(of_queries.take([place]).compare_all(vectors.take(mine)))
+                index = index[score <= least - abs(least) * mining.margin]
             index = index[mining.first : mining.last][: mining.negatives]
             chosen[query] = [documents[i] for i in index]
     for query, document in pairs:
@@ -282,7 +258,7 @@ def mine_file(
     path: str,
     columns: Mapping[str, str | int],
     output: str,
-    embed: Callable[[list[str], str], np.ndarray],
+    embed: Embed,
     mining: Mining,
 ) -> tuple[int, int]:
     """Write the pairs of a file with hard negatives, as jsonl; return how many pairs, and written.

@@ -23,9 +23,11 @@ from bert_jax.configs.model.sentence import Similarity
 from bert_jax.inference.semantic_search import nearest
 from bert_jax.input_pipeline.tasks import beir, similarity
 from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
+from bert_jax.model.text_vectors import TextVectors, read_vectors
 
-# Makes vectors [N, D] of texts; the second argument names a prompt, 'query' or 'document', or none.
-Embedder = Callable[[Sequence[str], str | None], np.ndarray]
+# Makes vectors of texts, as `Bert.embed` gives them; the second argument names a prompt, 'query' or
+# 'document', or none.
+Embedder = Callable[[Sequence[str], str | None], Any]
 # As JSON: what was scored on what, and the scores.
 Report = dict[str, Any]
 DRAWS = 1000
@@ -194,8 +196,8 @@ def _score_rankings(
 
 def _compare_pairs(embedder: Embedder, given: similarity.Pairs, compare: Similarity) -> np.ndarray:
     """Return how alike the two texts of each pair are, [N]."""
-    vectors = _embed_once(embedder, [*given.a, *given.b], None, compare)
-    return (vectors[: len(given.a)] * vectors[len(given.a) :]).sum(axis=-1)
+    vectors, count = _embed_once(embedder, [*given.a, *given.b], None, compare), len(given.a)
+    return vectors.take(slice(count)).compare_pairs(vectors.take(slice(count, None)))
 
 
 def _score_means(metric: str, values: Mapping[str, np.ndarray], draws: int, seed: int) -> Report:
@@ -221,8 +223,8 @@ def _score_drawn(
 
 def _embed_once(
     embedder: Embedder, texts: Sequence[str], prompt: str | None, compare: Similarity
-) -> np.ndarray:
-    """Return the vectors of texts, whose products are similarities; equal texts are asked once."""
+) -> TextVectors:
+    """Return the vectors of texts; equal texts are asked once."""
     once = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    vectors = similarity.compared(embedder(list(once), prompt), compare)
-    return vectors[[once[text] for text in texts]]
+    vectors = read_vectors(embedder(list(once), prompt), compare)
+    return vectors.take([once[text] for text in texts])

@@ -15,7 +15,7 @@ import jax
 from jax.typing import DTypeLike
 
 from bert_jax.configs.model.model_config import FAMILIES
-from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.model.sentence import VectorsConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
 from bert_jax.train.losses.objective import Batch, Objective
@@ -124,6 +124,7 @@ class Head:
         None where it gives only arrays.
       script: its lines of an exported folder's example.
       card: how a model card shows it.
+      vectors: what is kept of the vectors that it makes of texts; None where it makes none.
     """
 
     name: ClassVar[str]
@@ -143,6 +144,7 @@ class Head:
     pipeline: ClassVar[str | None] = None
     script: ClassVar[ExampleScript]
     card: ClassVar[HubCard]
+    vectors: ClassVar[type[VectorsConfig] | None] = None
 
     def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
         """Return the outputs of a model's result, float32, in the order of their names.
@@ -158,6 +160,18 @@ class Head:
     def answer_with(self, max_seq_length: int) -> dict[str, Any]:
         """Return the options that all its trained models answer with (`chosen` of a model)."""
         return {}
+
+    def describe_vectors(
+        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
+    ) -> VectorsConfig | None:
+        """Return what is kept of the vectors of a model that was trained so.
+
+        Args:
+          settings: what its loss was told.
+          prompts: those of its task.
+          max_seq_length: word pieces of its rows.
+        """
+        return None
 
     def is_in(self, family: str) -> bool:
         """Tell whether a family has such a head: not each has those of pre-training."""
@@ -189,7 +203,7 @@ class Head:
         head_dropout: float = 0.0,
         remat: str = 'none',
         scan: bool = False,
-        sentence: SentenceConfig | None = None,
+        sentence: VectorsConfig | None = None,
     ) -> Any:
         """Make the encoder of `config` with this head, layers computed in `dtype`.
 

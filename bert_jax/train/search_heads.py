@@ -6,10 +6,12 @@ is in task_heads.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
+from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.model import heads
 from bert_jax.train.head_base import ExampleScript, HubCard, TaskHead
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
@@ -26,6 +28,7 @@ class Embedding(TaskHead):
     architecture = 'BertModel'
     output_names = ('sentence_embedding',)
     fits_whole_words = False
+    vectors = SentenceConfig
     script = ExampleScript("print(out['sentence_embedding'][0].tolist())", "'a text'")
     card = HubCard(
         'sentence-similarity',
@@ -37,6 +40,12 @@ class Embedding(TaskHead):
     def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
         """Return the vectors."""
         return {'sentence_embedding': result}
+
+    def describe_vectors(
+        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
+    ) -> SentenceConfig:
+        """Return how a text becomes a vector."""
+        return settings.embedding.sentence(prompts, max_seq_length)
 
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return the objective of sentence vectors."""

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.model.model_config import FAMILIES
-from bert_jax.configs.model.sentence import SentenceConfig
+from bert_jax.configs.model.sentence import VectorsConfig
 from bert_jax.configs.schema import ModelConfig, RuntimeConfig
 from bert_jax.model import heads
 from bert_jax.train.head_base import (
@@ -309,7 +309,7 @@ def make_model(
     outputs: int,
     head_dropout: float,
     runtime: RuntimeConfig,
-    sentence: SentenceConfig | None = None,
+    sentence: VectorsConfig | None = None,
 ) -> Any:
     """Make the encoder of `config` with the head of that name, computed as `runtime` says.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import ABOVE_0, COUNT, COUNT_OR_0, newer, option
@@ -44,18 +44,50 @@ LOSSES: Mapping[Loss, Reads] = {
 }
 
 
+class VectorsConfig:
+    """What is kept with a model of any kind of vectors.
+
+    Attributes:
+      prompts: (name, text) pairs; the text goes before what is encoded under that name. Queries
+        are encoded under 'query', documents under 'document'.
+      max_seq_length: word pieces of the longest row; None: as many as the model reads.
+      similarity: what compares the vectors of two texts.
+    """
+
+    prompts: tuple[tuple[str, str], ...]
+    max_seq_length: int | None
+    similarity: Any
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text that goes before those encoded under `name`; '' where there is none.
+
+        What is found is a 'document' here, and a 'passage' or of the 'corpus' in other models, as
+        multilingual-e5: their prompt is taken where there is none of ours.
+        """
+        prompts = dict(self.prompts)
+        text = prompts.get(name or '', '')
+        if name == 'document' and not text:
+            text = prompts.get('passage') or prompts.get('corpus', '')
+        return text
+
+    def longest(self, limit: int) -> int:
+        """Return the word pieces of the longest row, of an encoder that reads `limit`."""
+        return min(self.max_seq_length or limit, limit)
+
+    def describe(self, width: int) -> list[tuple[str, Any]]:
+        """Return (what, value) for a model card; `width` of the encoder's states."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class SentenceConfig:
-    """Describe how a text becomes a vector, as sentence-transformers keeps it in a directory.
+class SentenceConfig(VectorsConfig):
+    """Describe how a text becomes one vector, as sentence-transformers keeps it in a directory.
 
     Attributes:
       pooling: how the states of a text's pieces become one.
       normalize: whether vectors have length one.
       truncate_dim: how many of the first numbers of a vector are kept; None: all.
-      prompts: (name, text) pairs; the text goes before what is encoded under that name. Queries
-        are encoded under 'query', documents under 'document'.
-      max_seq_length: word pieces of the longest row; None: as many as the model reads.
-      similarity: what compares two vectors.
+      prompts, max_seq_length, similarity: as of every kind.
     """
 
     pooling: Pooling = 'mean'
@@ -76,21 +108,13 @@ class SentenceConfig:
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise UserError(f'truncate_dim={self.truncate_dim}: a vector has at least one number')
 
-    def prompt(self, name: str | None) -> str:
-        """Return the text that goes before those encoded under `name`; '' where there is none.
-
-        What is found is a 'document' here, and a 'passage' or of the 'corpus' in other models, as
-        multilingual-e5: their prompt is taken where there is none of ours.
-        """
-        prompts = dict(self.prompts)
-        text = prompts.get(name or '', '')
-        if name == 'document' and not text:
-            text = prompts.get('passage') or prompts.get('corpus', '')
-        return text
-
-    def longest(self, limit: int) -> int:
-        """Return the word pieces of the longest row, of an encoder that reads `limit`."""
-        return min(self.max_seq_length or limit, limit)
+    def describe(self, width: int) -> list[tuple[str, Any]]:
+        """Return (what, value) for a model card."""
+        return [
+            ('numbers of a vector', self.truncate_dim or width),
+            ('pooling', self.pooling),
+            ('vectors of length one', self.normalize),
+        ]
 
 
 @dataclass(frozen=True)

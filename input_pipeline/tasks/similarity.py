@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.sentence import Similarity
 from bert_jax.input_pipeline.tasks.base import parse_number
 from bert_jax.input_pipeline.tasks.task_metrics import matthews, pearson, spearman
 from bert_jax.input_pipeline.text.tables import Table
@@ -94,11 +93,6 @@ def unit(vectors_NH: np.ndarray) -> np.ndarray:
     vectors_NH = np.asarray(vectors_NH, np.float32)
     lengths_N1 = np.linalg.norm(vectors_NH, axis=-1, keepdims=True)
     return vectors_NH / np.maximum(lengths_N1, _TINY)
-
-
-def compared(vectors_NH: np.ndarray, similarity: Similarity) -> np.ndarray:
-    """Return vectors whose product is the similarity."""
-    return unit(vectors_NH) if similarity == 'cosine' else np.asarray(vectors_NH, np.float32)
 
 
 def correlate_scores(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:

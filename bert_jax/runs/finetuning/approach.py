@@ -154,14 +154,14 @@ class Approach:
         """
         # The dropout of the head is the recipe's, and the encoder has its own.
         task, encoder, runtime = self.data.task, setup.encoder, setup.runtime
-        prompts = task.options.get('prompts', {})
+        prompts, head = task.options.get('prompts', {}), task_heads.HEADS[task.head]
         model = task_heads.make_model(
             task.head,
             encoder,
             task.num_outputs,
             setup.head_dropout,
             runtime,
-            setup.losses.embedding.sentence(prompts, setup.length),
+            head.describe_vectors(setup.losses, prompts, setup.length),
         )
 
         # Two forms of one model: a fused kernel may read only rows of the training length, while

@@ -178,9 +178,7 @@ class FineTuner:
             is_random=config.init == 'random',
             tagger=tagger,
             head_dropout=config.head_dropout,
-            losses=LossSettings(
-                self._make_targets(config, encoder, examples), config.embedding, config.ranking
-            ),
+            losses=LossSettings.of(config, self._make_targets(config, encoder, examples)),
             length=length,
             examples=examples,
             batching=Batching(config.batch_size, config.length_buckets, config.seed),

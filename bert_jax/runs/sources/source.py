@@ -47,6 +47,7 @@ from bert_jax.model.heads import Pretraining
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.runs.workdir.workdir import MEND, Workdir
 from bert_jax.train.checkpoint import load_params
+from bert_jax.train.losses.settings import LossSettings
 from bert_jax.train.pretraining_objectives import MaskedLMObjective, choose_objective
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
@@ -390,12 +391,12 @@ def _read_workdir(
         architecture = head.class_in(model.family) if head else data['head']
         problem = head.problem_type if head else None
         of_head = tuple(data['labels']), config.head_dropout, problem
-        chosen = head.answer_with(config.max_seq_length) if head else {}
-        bert = Model(model, params, architecture, *of_head, chosen=chosen | workdir.chosen())
-        if data['head'] == 'embedding':
-            prompts = workdir.data(options=dict)['options'].get('prompts', {})
-            sentence = config.embedding.sentence(prompts, config.max_seq_length)
-            bert = bert._replace(sentence=sentence)
+        bert = Model(model, params, architecture, *of_head, chosen=workdir.chosen())
+        if head is not None:
+            prompts, settings = data.get('options', {}).get('prompts', {}), LossSettings.of(config)
+            sentence = head.describe_vectors(settings, prompts, config.max_seq_length)
+            chosen = {**head.answer_with(config.max_seq_length), **bert.chosen}
+            bert = bert._replace(sentence=sentence, chosen=chosen)
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
     return Reading(bert, {name: name for name in group_by_path(params)}, (), ()), step

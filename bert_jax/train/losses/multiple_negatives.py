@@ -22,6 +22,7 @@ from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.pooling import normalize
+from bert_jax.model.text_vectors import PRODUCTS, Comparison
 from bert_jax.train.losses.objective import (
     Batch,
     Objective,
@@ -32,28 +33,47 @@ from bert_jax.train.losses.objective import (
 _NEVER = -1e9  # the logit of what is no candidate; finite, so that a weight of 0 makes it 0
 
 
-def multiple_negatives(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Array]:
+class Texts(NamedTuple):
+    """The vectors of a batch's texts, and how they are compared.
+
+    Attributes:
+      vectors: as the model gives them, [B, C, ...]; the first text is the query.
+      comparison: of their kind.
+    """
+
+    vectors: Any
+    comparison: Comparison
+
+    def compare_own(self) -> jax.Array:
+        """Return the score of each query with its own documents, [B, C - 1]."""
+        return self.comparison.compare_own(self.vectors)
+
+    def compare_in_batch(self) -> jax.Array:
+        """Return the score of each query with all documents of the batch, [B, B (C - 1)]."""
+        return self.comparison.compare_in_batch(self.vectors)
+
+
+def multiple_negatives(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]:
     """Choose each example's own positive among all documents of the batch: cross-entropy.
 
     The first text of an example is its anchor, the second its positive, others hard negatives
     (Henderson et al. 2017, section 4). On two draws of dropout of one text it is SimCSE.
     """
-    B, C, D = unit_BCD.shape
-    documents_ND = unit_BCD[:, 1:].reshape(-1, D)
-    logits_BN = scale * _products(unit_BCD[:, 0], documents_ND)
-    real_N = jnp.repeat(batch['example_weights'] > 0, C - 1)
+    logits_BN = scale * texts.compare_in_batch()
+    B, N = logits_BN.shape
+    real_N = jnp.repeat(batch['example_weights'] > 0, N // B)
     logits_BN = jnp.where(real_N[None], logits_BN, _NEVER)
-    return measure_classes(logits_BN, jnp.arange(B) * (C - 1))
+    return measure_classes(logits_BN, jnp.arange(B) * (N // B))
 
 
-def cosent(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Array]:
+def cosent(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]:
     """Put the cosines of pairs in the order of their labels: log(1 + sum of exp(difference)).
 
     The sum is over all pairs of examples of which the first has the higher label, and the
     difference is what the second's cosine is above the first's. It is no mean: each example of the
     batch has the loss of all.
     """
-    cosines_B, labels_B = scale * _cosines(unit_BCD), batch['labels']
+    cosines_B, labels_B = scale * texts.compare_own()[:, 0], batch['labels']
     real_B = batch['example_weights'] > 0
     higher_BB = labels_B[:, None] > labels_B[None]
     compared_BB = higher_BB & real_B[:, None] & real_B[None]
@@ -62,27 +82,18 @@ def cosent(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Arr
     return {'loss': jnp.broadcast_to(loss, labels_B.shape)}
 
 
-def cosine(unit_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Array]:
+def cosine(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]:
     """Bring the cosine of each pair to its label: squared error."""
-    return {'loss': jnp.square(_cosines(unit_BCD) - batch['labels'])}
+    return {'loss': jnp.square(texts.compare_own()[:, 0] - batch['labels'])}
 
 
-def mse(vectors_BCD: jax.Array, batch: Batch, scale: float) -> dict[str, jax.Array]:
+def mse(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]:
     """Bring vectors to those of a teacher: squared error, the mean over their numbers.
 
     batch['teacher_vectors'] is float32 [B, C, D, 1] (Reimers & Gurevych 2020, section 3).
     """
-    errors_BCD = vectors_BCD - batch['teacher_vectors'][..., 0]
+    errors_BCD = texts.vectors - batch['teacher_vectors'][..., 0]
     return {'loss': jnp.mean(jnp.square(errors_BCD), (1, 2))}
-
-
-def _cosines(unit_BCD: jax.Array) -> jax.Array:
-    return jnp.sum(unit_BCD[:, 0] * unit_BCD[:, 1], -1)
-
-
-def _products(a_BD: jax.Array, b_ND: jax.Array) -> jax.Array:
-    """Return the products of each with each, in full precision: the loss has 20 times an error."""
-    return jnp.matmul(a_BD, b_ND.T, precision='highest')
 
 
 def guess_candidate(features: Mapping[str, np.ndarray], batch_size: int, scale: float) -> float:
@@ -118,12 +129,12 @@ class VectorLoss(NamedTuple):
     """A loss of vectors.
 
     Attributes:
-      measure: (vectors [B, C, D], batch, scale) -> the value of each metric [B].
+      measure: (vectors of the texts, batch, scale) -> the value of each metric [B].
       constant: (features, examples of a batch, scale) -> the loss that guessing has.
       of_unit: whether the vectors are scaled to length one before.
     """
 
-    measure: Callable[[jax.Array, Batch, float], dict[str, jax.Array]]
+    measure: Callable[[Texts, Batch, float], dict[str, jax.Array]]
     constant: Callable[[Mapping[str, np.ndarray], int, float], float]
     of_unit: bool = True
 
@@ -138,7 +149,9 @@ LOSSES = {
 }
 
 
-def make_vector_objective(model: Any, config: EmbeddingConfig) -> Objective:
+def make_vector_objective(
+    model: Any, config: EmbeddingConfig, comparison: Comparison = PRODUCTS
+) -> Objective:
     """Make the objective of a sentence encoder, as `config` chooses it.
 
     batch['labels'] float32 [B], from 0 to 1, where examples have scores. With matryoshka the loss
@@ -147,6 +160,7 @@ def make_vector_objective(model: Any, config: EmbeddingConfig) -> Objective:
     Args:
       model: gives vectors [B, C, D] of rows [B, C, T].
       config: which loss, of which cuts.
+      comparison: how its vectors are compared.
     """
     loss, cuts = LOSSES[config.loss], sorted(config.cuts, key=lambda cut: cut[0] or math.inf)
 
@@ -157,7 +171,7 @@ def make_vector_objective(model: Any, config: EmbeddingConfig) -> Objective:
             cut_BCD = vectors_BCD[..., :width]
             if loss.of_unit:
                 cut_BCD = normalize(cut_BCD)
-            values = loss.measure(cut_BCD, batch, config.scale)
+            values = loss.measure(Texts(cut_BCD, comparison), batch, config.scale)
             losses.append(weight * values['loss'])
         # The widest cut was the last.
         return values | {'loss': sum(losses[1:], losses[0])}

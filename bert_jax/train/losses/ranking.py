@@ -240,8 +240,8 @@ def make_ranking_objective(model: Any, config: RankingConfig) -> Objective:
     def constant(features: Mapping[str, np.ndarray], batch_size: int) -> float:
         """Return the loss of the best score that is the same for all, in an order by lot."""
         first = batch_size if in_batch else _GUESSED
-        batch = {name: jnp.asarray(array[:first]) for name, array in features.items()}
-        batch = add(batch | {'example_weights': jnp.ones(len(batch['labels']))}, None)
+        rows = {name: jnp.asarray(array[:first]) for name, array in features.items()}
+        batch = add(rows | {'example_weights': jnp.ones(len(rows['labels']))}, None)
         lists = read_lists(0.0, batch, config)
         share = jnp.clip(jnp.sum(batch['labels']) / jnp.sum(lists.present), 1e-6, 1 - 1e-6)
         order_BC = 1e-6 * jax.random.normal(jax.random.key(0), lists.present.shape)

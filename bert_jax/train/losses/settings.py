@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bert_jax.configs.model.ranking import RankingConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.configs.schema import FinetuneConfig
 from bert_jax.train.losses.task_losses import ClassTargets
 
 
@@ -24,3 +25,8 @@ class LossSettings(NamedTuple):
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
     ranking: RankingConfig = RankingConfig()
+
+    @classmethod
+    def of(cls, config: FinetuneConfig, targets: ClassTargets | None = None) -> LossSettings:
+        """Return those of a run's settings; its targets follow from the examples too."""
+        return cls(targets or ClassTargets(), config.embedding, config.ranking)

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.semantic_search import (
     Mining,
     SemanticSearch,
@@ -16,37 +15,33 @@ from bert_jax.inference.semantic_search import (
     nearest,
 )
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.runs.sources.source import Source
-from tests.helpers import tiny_models
+from bert_jax.model.text_vectors import DenseVectors
 from tests.helpers.files import read_jsonl, write_jsonl
 from tests.helpers.refusals import refused
 
 TEXTS = ['paris is the capital of france', 'a bad film', '', 'a good film', 'who is unable ?']
 
 
-def extractor(pool='mean', layer=-1) -> Extractor:
-    source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
-    return Extractor(source, FeatureOptions([layer], pool, 16))
+def embed(texts, prompt=''):
+    """Vectors by bytes, and the prompt among them."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(256, 8)).astype(np.float32)
+    return np.array([table[list((prompt + text).encode())].mean(0) for text in texts])
 
 
-def vector(pool, layer, text) -> np.ndarray:
-    (part,) = extractor(pool, layer)(iter([(1, {'text': text})]), '')
-    return part.features[0][0]
-
-
-def test_the_nearest_are_those_of_the_greatest_cosine(pool='cls', layer=1):
+def test_the_nearest_are_those_of_the_greatest_cosine():
     records = list(enumerate(({'text': text} for text in TEXTS), 1))
-    sentences = SemanticSearch(extractor(pool, layer), records, 'sentences.txt')
-    query = vector(pool, layer, 'a film')
+    sentences = SemanticSearch(embed, records, 'sentences.txt', 'cosine')
+    (query,) = embed(['a film'], 'query')
     wanted = {}
     for line, text in enumerate(TEXTS, 1):
         if text:
-            other = vector(pool, layer, text)
+            (other,) = embed([text], 'document')
             wanted[line] = query @ other / np.linalg.norm(query) / np.linalg.norm(other)
     found = sentences.nearest('a film', 3)
     assert [one.line for one in found] == sorted(wanted, key=wanted.get, reverse=True)[:3]
     assert [one.text for one in found] == [TEXTS[one.line - 1] for one in found]
-    assert [one.cosine for one in found] == pytest.approx(
+    assert [one.score for one in found] == pytest.approx(
         [wanted[one.line] for one in found], abs=1e-5
     )
     assert len(sentences.nearest('a film', 99)) == 4
@@ -58,7 +53,7 @@ def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block
     vectors = random.integers(-2, 3, (50, 4)).astype(np.float16)
     queries = random.integers(-2, 3, (7, 4)).astype(np.float32)
     queries[2] = 0
-    scores, indices = nearest(queries, vectors, top, block)
+    scores, indices = nearest(DenseVectors(queries), DenseVectors(vectors), top, block)
     products = queries @ vectors.T + 0.0
     wanted = np.argsort(-products, axis=1, kind='stable')[:, :top]
     assert (indices == wanted).all()
@@ -74,7 +69,7 @@ def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block
 )
 def test_a_file_that_cannot_be_used_is_refused(records, message):
     with refused(message):
-        SemanticSearch(extractor(), records, 's.txt')
+        SemanticSearch(embed, records, 's.txt', 'cosine')
 
 
 @pytest.mark.parametrize(('sign', 'wanted'), [(1, ['c', 'd']), (-1, ['d'])])

@@ -11,12 +11,6 @@ from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
 from tests.helpers.refusals import refused
 
 
-def test_a_vector_of_zeros_is_like_nothing():
-    vectors = similarity.compared(np.array([[3, 4], [0, 0]]), 'cosine')
-    assert vectors.tolist() == pytest.approx(np.array([[0.6, 0.8], [0, 0]]))
-    assert similarity.compared(np.array([[3, 4]]), 'dot').tolist() == [[3, 4]]
-
-
 def test_pairs_that_match():
     # By similarity: 1 | 0, 1 | 0; the two of 0.5 are on one side.
     found = similarity.matches(np.array([1, 0, 1, 0]), np.array([0.75, 0.5, 0.5, 0.25], np.float32))

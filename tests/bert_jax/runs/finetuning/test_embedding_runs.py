@@ -14,6 +14,7 @@ from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Bert, Predictor
 from bert_jax.runs.finetuning import encoder_cache, evaluation
 from bert_jax.runs.sources import source
+from bert_jax.train.losses.settings import LossSettings
 from tests.helpers import finetuning
 from tests.helpers.encoder import ENCODER_WORDS
 from tests.helpers.refusals import refused
@@ -121,8 +122,8 @@ def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
     axes = PCA(3).fit(np.load(file)).components_
     theirs = wanted @ axes.T
     np.testing.assert_allclose(vectors @ vectors.T, theirs @ theirs.T, rtol=1e-3, atol=1e-3)
-    identity = again.approach.identify(narrow.embedding)
-    assert identity == tuner.approach.identify(narrow.embedding) != {}
+    identity = again.approach.identify(narrow.losses.embedding)
+    assert identity == tuner.approach.identify(narrow.losses.embedding) != {}
     assert not again.approach.identify(configuration().embedding)
 
     # What an engine that was killed might leave is made again.
@@ -146,7 +147,8 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
     teaching = {'embedding.loss': 'mse', 'embedding.teacher': encoder} | changes
     tuner = tuner_of(folder / 'pairs.json', encoder)
     embedding = configuration(*(f'{name}={value}' for name, value in teaching.items())).embedding
-    setup = dataclasses.replace(tuner.resolve(configuration()), embedding=embedding)
+    losses = LossSettings(embedding=embedding)
+    setup = dataclasses.replace(tuner.resolve(configuration()), losses=losses)
     with refused(message):
         tuner.approach.make_features(setup)
 
