@@ -17,6 +17,9 @@ the vectors of texts (docs/sentence_embeddings.md), of any model:
   bert-evaluate --init_from=MODEL --translations=en=FILE --translations=de=FILE
 anyone's ranking, a run of six columns as trec_eval reads it:
   bert-evaluate --predictions=RUN --retrieval=DIR
+either read again by a model that scores pairs (docs/search.md):
+  bert-evaluate --init_from=MODEL --retrieval=DIR --rerank=MODEL [--depth=100]
+  bert-evaluate --candidates=RUN --retrieval=DIR --rerank=MODEL [--depth=100]
 
 Every setting that the workdir knows is read from it. Results go to eval/SPLIT.json in the workdir,
 those of vectors to eval/TASK-NAME.json. What is scored follows from the options that are given.
@@ -39,6 +42,7 @@ from bert_jax.runs.functions import make_function_of_several
 if TYPE_CHECKING:
     import numpy as np
 
+    from bert_jax.runs.vector_evaluation import Reread
     from bert_jax.runs.workdir.results import EvaluateResult
 
 
@@ -295,20 +299,34 @@ class EvaluateRetrieval(_Vectors):
       retrieval: score vectors: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
         (BEIR).
       split: the split to score.
+      rerank: a model that scores pairs, which reads the nearest documents again.
+      depth: how many it reads of a query; default: 100.
     """
 
     retrieval: str
     split: str = 'test'
+    rerank: str | None = None
+    depth: int | None = option(None, bounds=(1, None))
+
+    def read_options(self) -> None:
+        """Raise UserError for a depth of nothing."""
+        if self.depth and not self.rerank:
+            raise UserError('--depth: it is for --rerank, which names what reads again')
 
     def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
         """Return nDCG and others, as sentence-transformers and trec_eval have them."""
         from bert_jax.runs import vector_evaluation
 
-        return vector_evaluation.evaluate_retrieval(embed, self.retrieval, self.split, **measured)
+        reread = _load_reread(self.rerank, self.depth or 100) if self.rerank else None
+        report = vector_evaluation.evaluate_retrieval(
+            embed, self.retrieval, self.split, **measured, reread=reread
+        )
+        return report | ({'rerank': self.rerank} if reread else {})
 
     def name_data(self) -> str:
         """Return the folder's name and the split."""
-        return f'{_name_file(self.retrieval)}-{self.split}'
+        name = f'{_name_file(self.retrieval)}-{self.split}'
+        return f'{name}-reranked' if self.rerank else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +354,47 @@ class EvaluateRanking(_WithIntervals):
         )
         self.write_output(report)
         return EvaluateResult('', report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateReranking(_WithIntervals):
+    """Read anyone's ranking again, and score it before and after.
+
+    Attributes:
+      candidates: a run of six columns, as trec_eval reads it: what was found for each query.
+      rerank: a model that scores pairs, which reads it again.
+      depth: how many documents it reads of a query.
+      retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (BEIR).
+      split: the split to score.
+    """
+
+    candidates: str
+    rerank: str
+    depth: int = option(100, bounds=(1, None))
+    retrieval: str
+    split: str = 'test'
+
+    def __call__(self) -> EvaluateResult:
+        """Return the scores before and after."""
+        self.check_output()
+        from bert_jax.runs import vector_evaluation
+        from bert_jax.runs.workdir.results import EvaluateResult
+
+        reread = _load_reread(self.rerank, self.depth)
+        drawn = self.bootstrap, self.bootstrap_seed
+        report = vector_evaluation.evaluate_run(
+            self.candidates, self.retrieval, self.split, *drawn, reread
+        )
+        report |= {'rerank': self.rerank}
+        self.write_output(report)
+        return EvaluateResult('', report)
+
+
+def _load_reread(name: str, depth: int) -> Reread:
+    from bert_jax.inference.reranker import load_scorer
+    from bert_jax.runs.vector_evaluation import Reread
+
+    return Reread(load_scorer(name), depth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -482,6 +541,7 @@ ACTIONS = (
     EvaluateSuite,
     EvaluateRetrieval,
     EvaluateRanking,
+    EvaluateReranking,
     EvaluateSimilarity,
     EvaluatePairs,
     EvaluateTranslations,

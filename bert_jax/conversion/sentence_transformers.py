@@ -224,10 +224,43 @@ def write(folder: epath.Path, sentence: VectorsConfig, width: int, max_position:
     _write_json(folder / MODULES, modules)
 
 
+def is_cross_encoder(model: Model) -> bool:
+    """Tell whether a model scores pairs: its scores have an activation, or none by name."""
+    return 'activation' in model.chosen
+
+
+def write_cross_encoder(folder: epath.Path, model: Model) -> None:
+    """Write what makes a CrossEncoder of the weights and the tokenizer, as release 6.2 does.
+
+    Earlier ones read config.json alone.
+    """
+    transformer = {
+        'transformer_task': 'sequence-classification',
+        'modality_config': {'text': {'method': 'forward', 'method_output_name': 'logits'}},
+        'module_output_name': 'scores',
+    }
+    _write_json(folder / _LENGTH, transformer)
+    settings = {
+        '__version__': {'sentence_transformers': '6.2.0'},
+        'model_type': _CROSS,
+        'activation_fn': _name_activation(model),
+        'prompts': {},
+        'default_prompt_name': None,
+    }
+    _write_json(folder / _SETTINGS, settings)
+    # Last: a folder that has it is whole.
+    type_ = 'sentence_transformers.base.modules.transformer.Transformer'
+    _write_json(folder / MODULES, [{'idx': 0, 'name': '0', 'path': '', 'type': type_}])
+
+
+def _name_activation(model: Model) -> str:
+    ours = model.chosen.get('activation', 'identity')
+    return next(name for name, activation in _ACTIVATIONS.items() if activation == ours)
+
+
 def describe_cross_encoder(model: Model) -> dict[str, Any]:
     """Return what config.json says so that a CrossEncoder gives a model's scores as we do."""
-    ours = model.chosen.get('activation', 'identity')
-    name = next(name for name, activation in _ACTIVATIONS.items() if activation == ours)
+    name = _name_activation(model)
     return {
         'sentence_transformers': {'activation_fn': name},
         'sbert_ce_default_activation_function': name,  # of the releases up to 3

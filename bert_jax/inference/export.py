@@ -128,7 +128,7 @@ def export(
     model = source.bert
     if options.architecture:
         model = model._replace(architecture=options.architecture)
-    if format == 'sentence_transformers':
+    if format == 'sentence_transformers' and not sentence_transformers.is_cross_encoder(model):
         model = _make_sentence_encoder(model)
     if not of_ours:
         model = store_words(model, source.where)
@@ -237,8 +237,11 @@ def _write_huggingface(
     # Read back: names, shapes and finite numbers are proved on the files themselves.
     reading = huggingface.read(folder)
     if format == 'sentence_transformers':
-        shape = model.config.hidden_size, model.config.max_position
-        sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
+        if sentence_transformers.is_cross_encoder(model):
+            sentence_transformers.write_cross_encoder(folder, model)
+        else:
+            shape = model.config.hidden_size, model.config.max_position
+            sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
         reading = sentence_transformers.add_modules(folder, reading)
     return reading, left_out
 
