@@ -25,7 +25,7 @@ from bert_jax.configs.files.json_object import read_object
 from bert_jax.configs.model.families.family import Family, TransformersNames
 from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig
-from bert_jax.conversion import parameters, sentence_transformers, trained_model
+from bert_jax.conversion import cross_encoder_folder, parameters, trained_model
 from bert_jax.conversion.parameters import Layout, NameOf, Tensors
 from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.conversion.weight_files import read_tensors
@@ -138,8 +138,8 @@ def read(directory: epath.PathLike) -> Reading:
         if isinstance(chosen, dict):
             model = model._replace(chosen=chosen)
     if architecture == HEADS['classifier'].class_in(config.family):
-        named = sentence_transformers.read_activation(settings)
-        model = sentence_transformers.add_activation(model, named, stated.file)
+        named = cross_encoder_folder.read_activation(settings)
+        model = cross_encoder_folder.add_activation(model, named, stated.file)
     ours = {names[name]: path for name, path in layout.our_names().items()}
     return Reading(model, ours, tuple(ignored), tuple(remarks))
 
@@ -209,7 +209,7 @@ def write_settings(
     settings['max_position_embeddings'] = first + model.config.max_position
     is_number = model.row.problem_type == 'regression' and model.outputs == 1
     if is_number or 'activation' in model.chosen:
-        settings |= sentence_transformers.describe_cross_encoder(model)
+        settings |= cross_encoder_folder.describe_cross_encoder(model)
     atomic_write(folder / 'config.json', json.dumps(settings, indent=2) + '\n')
 
 

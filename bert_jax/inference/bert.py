@@ -34,6 +34,7 @@ from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.reranker import CrossEncoder, rank
+from bert_jax.inference.text_encoder import TextEncoder
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
@@ -107,6 +108,9 @@ class Bert:
         )
         self._states = functools.lru_cache(2)(
             lambda attentions: jax.jit(make_states(source.model, dtype, attentions))
+        )
+        self._encoder = functools.lru_cache(2)(
+            lambda length: TextEncoder(source, length, compute_dtype)
         )
         self._filler = functools.lru_cache(4)(lambda top: MaskFiller(source, top, compute_dtype))
 
@@ -246,11 +250,12 @@ class Bert:
         max_length: int | None = None,
         prompt: str | None = None,
         truncate_dim: int | None = None,
-    ) -> np.ndarray:
+    ) -> Any:
         """Return one vector for each text or pair [N, K H]: its K layers pooled, in their order.
 
         A sentence encoder gives the vectors [N, D] that it was trained to give, unless layers or a
-        pool are named.
+        pool are named. A model of another kind of vectors gives those of its kind, as its head in
+        bert_jax/train/search_heads.py says.
 
         Args:
           texts: texts and pairs; a string is one text.
@@ -270,14 +275,34 @@ class Bert:
                 f'pool={pool!r} gives no single vector: take one of {", ".join(POOLINGS)}, or the'
                 ' states of `Bert.__call__`'
             )
-        of_model = self.source.bert.sentence
-        if not isinstance(of_model, SentenceConfig):
-            of_model = SentenceConfig()
-        layers = listed(layers)
+        of_model, layers = self.source.bert.sentence or SentenceConfig(), listed(layers)
         # What is named takes the place of all that the model says of its vectors.
         is_named = pool is not None or tuple(layers) != (-1,)
-        pool = pool or of_model.pooling
-        max_length = max_length or of_model.max_seq_length
+        if not isinstance(of_model, SentenceConfig):
+            if not is_named and truncate_dim is None:
+                return self._encoder(max_length)(listed(texts), prompt)
+            of_model = SentenceConfig()
+        array = self._pool_states(
+            texts,
+            layers,
+            pool or of_model.pooling,
+            max_length or of_model.max_seq_length,
+            of_model.prompt(prompt),
+        )
+        if is_named:
+            return array[:, :truncate_dim]
+        array = array[:, : truncate_dim or of_model.truncate_dim]
+        return unit(array) if of_model.normalize else array
+
+    def _pool_states(
+        self,
+        texts: str | Sequence[Text],
+        layers: Sequence[int],
+        pool: Pool,
+        max_length: int | None,
+        begin: str,
+    ) -> np.ndarray:
+        """Return the pooled states of some layers [N, K H], of texts behind `begin`."""
         is_list = isinstance(layers, Sequence) and len(layers) > 0
         if not is_list or not all(_is_whole(layer) for layer in layers):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
@@ -285,7 +310,7 @@ class Bert:
             extractor = self._extractor(tuple(layers), pool, self._check_length(max_length))
         except UserError as error:  # which names the command's flag
             raise UserError(str(error).removeprefix('--')) from error
-        records, begin = [], of_model.prompt(prompt)
+        records = []
         for number, (a, b) in enumerate(make_pairs(texts)):
             records.append((number, {'text': begin + a, 'text_b': b}))
         vectors, cut = [], np.zeros(4, np.int64)
@@ -294,11 +319,7 @@ class Bert:
             cut += part.cut
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
         width = len(layers) * self.config.hidden_size
-        array = np.array(vectors, np.float32).reshape(len(vectors), width)
-        if is_named:
-            return array[:, :truncate_dim]
-        array = array[:, : truncate_dim or of_model.truncate_dim]
-        return unit(array) if of_model.normalize else array
+        return np.array(vectors, np.float32).reshape(len(vectors), width)
 
     @property
     def similarity(self) -> Similarity:

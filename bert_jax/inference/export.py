@@ -152,12 +152,12 @@ def export(
 
 
 def _make_sentence_encoder(model: Model) -> Model:
-    """Return a model without its head as a sentence encoder: by the mean, where nothing says."""
+    """Return a model as its vectors say: without a head and by the mean, where nothing does."""
     if model.sentence is None:
         logging.info('%s is no sentence encoder: vectors are means', model.architecture)
     sentence = model.sentence or SentenceConfig()
-    architecture = HEADS['embedding'].class_in(model.config.family)
-    return model._replace(architecture=architecture, sentence=sentence)
+    (head,) = (head for head in HEADS.values() if head.vectors is type(sentence))
+    return model._replace(architecture=head.class_in(model.config.family), sentence=sentence)
 
 
 def _read_base(model: Model, init_from: str, base: str | None) -> Source:
@@ -237,11 +237,7 @@ def _write_huggingface(
     # Read back: names, shapes and finite numbers are proved on the files themselves.
     reading = huggingface.read(folder)
     if format == 'sentence_transformers':
-        if sentence_transformers.is_cross_encoder(model):
-            sentence_transformers.write_cross_encoder(folder, model)
-        else:
-            shape = model.config.hidden_size, model.config.max_position
-            sentence_transformers.write(folder, model.sentence or SentenceConfig(), *shape)
+        sentence_transformers.write(folder, model)
         reading = sentence_transformers.add_modules(folder, reading)
     return reading, left_out
 

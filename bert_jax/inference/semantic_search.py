@@ -240,12 +240,14 @@ def mine_hard_negatives(
         some = queries[start : start + _QUERIES]
         of_queries = read_vectors(embed(some, 'query'), similarity)
         scores, indices = nearest(of_queries, vectors, min(top, len(documents)))
-        for place, (query, score, index) in enumerate(zip(some, scores, indices, strict=True)):
+        for number_of_query, (query, score, index) in enumerate(
+            zip(some, scores, indices, strict=True)
+        ):
             mine = positives[query]
             others = ~np.isin(index, mine)
             score, index = score[others], index[others]
             if mining.margin is not None:
-                least = np.min(of_queries.take([place]).compare_all(vectors.take(mine)))
+                least = np.min(of_queries.take([number_of_query]).compare_all(vectors.take(mine)))
                 index = index[score <= least - abs(least) * mining.margin]
             index = index[mining.first : mining.last][: mining.negatives]
             chosen[query] = [documents[i] for i in index]

@@ -221,8 +221,7 @@ def _write_onnx(
         write_tokenizer(folder, model, tokenizer)
         huggingface.write_settings(epath.Path(folder), model, list_token_ids(tokenizer))
     if model.sentence is not None:
-        shape = model.config.hidden_size, model.config.max_position
-        sentence_transformers.write(epath.Path(folder), model.sentence, *shape)
+        sentence_transformers.write(epath.Path(folder), model)
     ours = {theirs: name for name, theirs in onnx_program.INPUTS.items()}
     axes = {name: model.row.inputs[ours[name]] for name in inputs}
     return {'inputs': axes, 'outputs': outputs}

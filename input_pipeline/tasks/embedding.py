@@ -27,7 +27,7 @@ from bert_jax.input_pipeline.tasks.base import (
     read_table,
 )
 from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
-from bert_jax.input_pipeline.tasks.similarity import correlate_scores, unit
+from bert_jax.input_pipeline.tasks.similarity import correlate_scores
 from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.text.tables import Table
 
@@ -88,9 +88,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
       metrics: those of the split on which models are scored.
       score_range: the least and the greatest score in the files.
       prompts: (name, text) pairs; 'query' goes before the first text, 'document' before others.
+      kind: of vectors, one of `kinds`.
 
     A JSON task file is an object of:
-      kind      "embedding"
+      kind      "embedding": a vector of each text
       files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
                 set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
       columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
@@ -107,9 +108,9 @@ class EmbeddingTask(Task[EmbeddingExample]):
     score_range: tuple[float, float] = (0.0, 1.0)
     prompts: tuple[tuple[str, str], ...] = ()
 
-    kind = 'embedding'
+    kind: str = 'embedding'
+
     kinds = ('embedding',)
-    head = 'embedding'
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
     truth_column = 'score'
@@ -136,7 +137,13 @@ class EmbeddingTask(Task[EmbeddingExample]):
                 f'task {file.name}: plain texts cannot be scored: give files.{scored} columns of'
                 ' pairs, triplets or scored pairs'
             )
-        return cls(file.name, layouts, metrics, files, score_range, tuple(prompts.items()))
+        prompts = tuple(prompts.items())
+        return cls(file.name, layouts, metrics, files, score_range, prompts, file.get('kind'))
+
+    @property
+    def head(self) -> str:  # type: ignore[override]  # of each kind of vectors its own
+        """Name the head, which is called as the kind."""
+        return self.kind
 
     @property
     def label_keys(self) -> tuple[str, ...]:  # type: ignore[override]  # not of all its layouts
@@ -221,19 +228,24 @@ class EmbeddingTask(Task[EmbeddingExample]):
     def decode(
         self, examples: Sequence[EmbeddingExample], features: Arrays, outputs: Arrays
     ) -> Predictions:
-        """Return of each scored pair the cosine, and of others the rank of the positive, from 1.
+        """Return of each scored pair its score, and of others the rank of the positive, from 1.
 
-        Of pairs it is the rank among all documents of the split, of triplets among its own.
+        outputs['vectors'] has those of all texts, those of an example beside each other. Of pairs
+        it is the rank among all documents of the split, of triplets among its own.
         """
-        unit_NCD, layout = unit(outputs['sentence_embedding']), examples[0].layout
-        cosines = np.einsum('nd,ncd->nc', unit_NCD[:, 0], unit_NCD[:, 1:])
+        vectors: Any = outputs['vectors']
+        layout, C = examples[0].layout, len(examples[0].texts)
         answers: list[Any]
         if layout == 'pairs':
-            answers = _rank_documents(unit_NCD, features['text_numbers'][..., 0])
-        elif layout == 'triplets':
-            answers = (1 + (cosines[:, 1:] >= cosines[:, :1]).sum(1)).tolist()
+            answers = _rank_documents(vectors, features['text_numbers'][..., 0])
         else:
-            answers = cosines[:, 0].tolist()
+            queries, scores = vectors.take(slice(0, None, C)), []
+            for text in range(1, C):
+                scores.append(queries.compare_pairs(vectors.take(slice(text, None, C))))
+            scores_NC = np.stack(scores, axis=1)
+            answers = scores_NC[:, 0].tolist()
+            if layout == 'triplets':
+                answers = (1 + (scores_NC[:, 1:] >= scores_NC[:, :1]).sum(1)).tolist()
         return Predictions(dict(zip((e.id for e in examples), answers, strict=True)))
 
     def constant_loss(self, features: Arrays) -> float:
@@ -274,25 +286,25 @@ class EmbeddingTask(Task[EmbeddingExample]):
         return int(rank)
 
 
-def _rank_documents(unit_NCD: np.ndarray, numbers_NC: np.ndarray) -> list[int]:
+def _rank_documents(vectors: Any, numbers_NC: np.ndarray) -> list[int]:
     """Return the rank [N] of each pair's document among all different ones of the split.
 
-    Documents that are another positive of the same query do not count. Of equal cosines the own is
+    Documents that are another positive of the same query do not count. Of equal scores the own is
     the last: a model that tells nothing apart ranks nothing first.
     """
     _, first_M, document_N = np.unique(numbers_NC[:, 1], return_index=True, return_inverse=True)
-    unit_MD = unit_NCD[first_M, 1]
+    queries, documents = vectors.take(slice(0, None, 2)), vectors.take(2 * first_M + 1)
     positives: dict[int, list[int]] = collections.defaultdict(list)
     for query, document in zip(numbers_NC[:, 0].tolist(), document_N.tolist(), strict=True):
         positives[query].append(document)
     ranks: list[int] = []
     for start in range(0, len(numbers_NC), _BLOCK):
         block = slice(start, start + _BLOCK)
-        cosines_BM = unit_NCD[block, 0] @ unit_MD.T
-        chosen_B1 = np.take_along_axis(cosines_BM, document_N[block, None], axis=1)
-        for cosines_M, query in zip(cosines_BM, numbers_NC[block, 0].tolist(), strict=True):
-            cosines_M[positives[query]] = -np.inf
-        ranks += (1 + (cosines_BM >= chosen_B1).sum(1)).tolist()
+        scores_BM = np.array(queries.take(block).compare_all(documents))
+        chosen_B1 = np.take_along_axis(scores_BM, document_N[block, None], axis=1)
+        for scores_M, query in zip(scores_BM, numbers_NC[block, 0].tolist(), strict=True):
+            scores_M[positives[query]] = -np.inf
+        ranks += (1 + (scores_BM >= chosen_B1).sum(1)).tolist()
     if len(first_M) < len(numbers_NC):
         logging.info('%d different documents of %d pairs', len(first_M), len(numbers_NC))
     return ranks

@@ -61,9 +61,7 @@ def test_scores_of_pairs(layout, monkeypatch):
         RankingExample(str(n), 'a', ('b',), (float(label),)) for n, label in enumerate(labels)
     ]
     task = RankingTask('pairs', {}, METRICS[layout], {})
-    found = task.score(
-        examples, Predictions({str(n): (float(x),) for n, x in enumerate(logits)})
-    )
+    found = task.score(examples, Predictions({str(n): (float(x),) for n, x in enumerate(logits)}))
     kind = evaluation.CrossEncoderClassificationEvaluator
     if layout == 'scored pairs':
         kind = evaluation.CrossEncoderCorrelationEvaluator

@@ -105,7 +105,8 @@ def make_split_predictor(
 
         # All batches are on their way before the first is waited for; `gather` restores the order.
         results = list(run(compiled, params, arrays, plan, DataCollator(mesh, inputs)))
-        return task.decode(examples, features, gather(results, len(features['input_ids'])))
+        outputs = gather(results, len(features['input_ids']))
+        return task.decode(examples, features, task_heads.HEADS[task.head].read_host(outputs))
 
     return predict
 

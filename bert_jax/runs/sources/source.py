@@ -204,7 +204,7 @@ def _read_source(name: str, print_map: bool, encoder: Source | None = None) -> S
         folder = epath.Path(model_hub.fetch(name))
         name = f'{name.partition("@")[0]}@{folder.name}'  # the revision that it is
     check_regular_files(epath.Path(prefix).parent if prefix else folder)
-    sentence_transformers.check_kind(folder)
+    sentence_transformers.find_kind(folder)
     if prefix:
         reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
     elif peft.is_directory(folder):

@@ -27,7 +27,7 @@ PLAIN = SentenceConfig(max_seq_length=30)
 def written(folder, sentence: SentenceConfig = PLAIN) -> epath.Path:
     folder = epath.Path(folder)
     folder.mkdir(exist_ok=True)
-    sentence_transformers.write(folder, sentence, 16, 64)
+    sentence_transformers.write(folder, tiny_models.model('BertModel')._replace(sentence=sentence))
     return folder
 
 
@@ -113,7 +113,8 @@ def test_an_exported_directory_is_a_source_of_a_sentence_encoder(tmp_path):
 @pytest.mark.parametrize('form', ['huggingface', 'sentence_transformers'])
 def test_a_directory_has_the_tokenizer_for_programs_that_read_json_alone(form, tmp_path):
     ours = tiny_models.tokenizer()
-    export.write(tiny_models.model('BertModel'), ours, form, str(tmp_path / 'out'))
+    model = tiny_models.model('BertModel')._replace(sentence=PLAIN)
+    export.write(model, ours, form, str(tmp_path / 'out'))
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / 'out' / 'tokenizer.json'))
     text = 'Unables, who? FRANCE.Paris is  unseen'
     assert theirs.encode(text).ids == [ours.cls_id, *ours.encode(text), ours.sep_id]

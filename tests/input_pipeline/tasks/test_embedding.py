@@ -14,6 +14,7 @@ from bert_jax.input_pipeline.tasks.batching import (
     iterate_bucketed_batches,
 )
 from bert_jax.input_pipeline.tasks.load_task import load_task
+from bert_jax.model.text_vectors import read_vectors
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -69,7 +70,8 @@ def test_rows_by_hand(task_of):
 
 
 def vectors(*examples):
-    return {'sentence_embedding': np.array(examples, np.float32)}
+    of_texts = np.array(examples, np.float32).reshape(-1, 2)
+    return {'vectors': read_vectors(of_texts, 'cosine')}
 
 
 def test_scores_by_hand(task_of, tmp_path):
