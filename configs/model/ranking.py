@@ -34,6 +34,7 @@ class Reads(NamedTuple):
       most: the greatest grade that may be.
       in_batch: whether the documents of other examples of the batch are negatives.
       teacher: whether it reads the scores of another model.
+      to_grades: whether it brings logits to the grades, and so is not 0 at its best.
     """
 
     examples: tuple[str, ...]
@@ -42,6 +43,7 @@ class Reads(NamedTuple):
     most: float = math.inf
     in_batch: bool = False
     teacher: bool = False
+    to_grades: bool = False
 
 
 _LISTS = 'lists', 'triplets'
@@ -49,7 +51,7 @@ LOSSES: dict[Loss, Reads] = {
     'binary_cross_entropy': Reads(
         ('labelled pairs', 'scored pairs', *_LISTS), ('pos_weight',), in_order=False, most=1.0
     ),
-    'list_cross_entropy': Reads(_LISTS),
+    'list_cross_entropy': Reads(_LISTS, to_grades=True),
     'lambda': Reads(_LISTS, ('k',)),
     'ranknet': Reads(_LISTS, ('k',)),
     'margin_mse': Reads(_LISTS, teacher=True),

@@ -33,6 +33,7 @@ class Objective:
         its own rows alone.
       constant: (features, examples of a batch) -> the loss of a constant answer; None: as the task
         says.
+      least: (features, examples of a batch) -> the least loss there can be; None: 0.
       in_batch: whether texts of other examples of the batch are negatives, so that equal texts must
         not share one.
     """
@@ -42,6 +43,7 @@ class Objective:
     whole_batch: bool = False
     constant: Callable[[Mapping[str, np.ndarray], int], float] | None = None
     in_batch: bool = False
+    least: Callable[[Mapping[str, np.ndarray], int], float] | None = None
 
 
 def add_losses(sums: MetricSums, denominators: Mapping[str, jax.Array]) -> jax.Array:

@@ -29,7 +29,7 @@ from bert_jax.train.losses.objective import Batch, MetricSums, Objective
 _NEVER = -1e9  # the logit of what is no candidate; finite, so that a mask makes it 0
 _DRAW = 1 << 29  # folded into a step's key; the sites of dropout are smaller numbers
 _MU = 10.0  # of NDCG-Loss2++ (Wang et al. 2018, section 5.3; lambda_loss.py)
-_GUESSED = 1000  # lists that the loss of guessing is measured on
+_GUESSED = 256  # lists that the loss of guessing is measured on
 # What a loss returns: the sum of what it compares, and how many these are in the batch.
 Compared = tuple[Array, Array]
 
@@ -237,16 +237,33 @@ def make_ranking_objective(model: Any, config: RankingConfig) -> Objective:
     def weights(batch: Batch) -> dict[str, Array]:
         return {'loss': jnp.maximum(measure(read_lists(0.0, batch, config))[1], 1.0)}
 
-    def constant(features: Mapping[str, np.ndarray], batch_size: int) -> float:
-        """Return the loss of the best score that is the same for all, in an order by lot."""
+    def read_some(features: Mapping[str, np.ndarray], batch_size: int) -> Lists:
         first = batch_size if in_batch else _GUESSED
         rows = {name: jnp.asarray(array[:first]) for name, array in features.items()}
         batch = add(rows | {'example_weights': jnp.ones(len(rows['labels']))}, None)
-        lists = read_lists(0.0, batch, config)
-        share = jnp.clip(jnp.sum(batch['labels']) / jnp.sum(lists.present), 1e-6, 1 - 1e-6)
+        return read_lists(0.0, batch, config)
+
+    def least(features: Mapping[str, np.ndarray], batch_size: int) -> float:
+        """Return the loss of grades as logits: of some losses the least there can be."""
+        lists = read_some(features, batch_size)
+        total, count = measure(lists._replace(logits=lists.grades))
+        return float(total / count)
+
+    def constant(features: Mapping[str, np.ndarray], batch_size: int) -> float:
+        """Return the loss of the best score that is the same for all, in an order by lot."""
+        lists = read_some(features, batch_size)
+        held_BC = jnp.where(lists.present, lists.grades, 0.0)
+        share = jnp.clip(jnp.sum(held_BC) / jnp.sum(lists.present), 1e-6, 1 - 1e-6)
         order_BC = 1e-6 * jax.random.normal(jax.random.key(0), lists.present.shape)
         logits_BC = jnp.log(config.pos_weight * share / (1 - share)) + order_BC
         total, count = measure(lists._replace(logits=logits_BC))
         return float(total / count)
 
-    return Objective(sums, weights, config.whole_batch, constant, in_batch)
+    return Objective(
+        sums,
+        weights,
+        config.whole_batch,
+        constant,
+        in_batch,
+        least if config.reads.to_grades else None,
+    )
