@@ -104,6 +104,7 @@ SECTIONS = {
     'runtime': schema.RuntimeConfig,
     'phases': schema.Phase,
     'embedding': schema.EmbeddingConfig,
+    'ranking': schema.RankingConfig,
     'distillation': schema.DistillationConfig,
     'replaced_tokens': schema.ReplacedTokensConfig,
 }
@@ -348,6 +349,9 @@ def write_files(home: pathlib.Path) -> None:
     files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
     columns = {'anchor': 'question', 'positive': 'answer'}
     put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
+    columns = {role: role for role in ('anchor', 'positive', 'negatives')}
+    files = {split: f'alike/hard_{split}.jsonl' for split in ('train', 'dev')}
+    put('rerank.json', json.dumps({'kind': 'ranking', 'files': files, 'columns': columns}))
 
     for name in ('train', 'valid', 'test'):
         put(f'conll2003/{name}.txt', rows('W X X B-PER\nW X X O\n', 16, '-DOCSTART- X X O\n'))
