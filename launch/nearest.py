@@ -75,21 +75,21 @@ class FindNearest(TrainedModel):
 
         def find(query: str) -> list[dict[str, Any]]:
             near = search.nearest(query, self.candidates or 100 if scorer else self.top)
-            found = [{'line': s.line, 'text': s.text, search.similarity: s.score} for s in near]
+            answers = [{'line': s.line, 'text': s.text, search.similarity: s.score} for s in near]
             if scorer is None:
-                return found
+                return answers
             ranked = rank(scorer, query, [s.text for s in near], self.top)
-            return [found[one['index']] | {'score': one['score']} for one in ranked]
+            return [answers[best['index']] | {'score': best['score']} for best in ranked]
 
         def answer(query: str) -> str:
-            found = find(query)
+            nearest = find(query)
             if self.json:
-                return json.dumps({'query': query, 'nearest': found}, ensure_ascii=False)
+                return json.dumps({'query': query, 'nearest': nearest}, ensure_ascii=False)
             lines = [query]
-            for one in found:
-                score = f'{one["score"]:7.4f}  ' if scorer else ''
-                place = f'line {one["line"]}: {one["text"]}'
-                lines.append(f'  {score}{one[search.similarity]:7.4f}  {place}')
+            for sentence in nearest:
+                score = f'{sentence["score"]:7.4f}  ' if scorer else ''
+                near = f'{score}{sentence[search.similarity]:7.4f}'
+                lines.append(f'  {near}  line {sentence["line"]}: {sentence["text"]}')
             return '\n'.join(lines)
 
         answer_each(self.queries, answer)

@@ -82,7 +82,7 @@ def rank(
     return ranked
 
 
-def score_found(
+def score_pairs(
     scorer: Scorer,
     queries: Mapping[str, str],
     documents: Mapping[str, str],
@@ -98,15 +98,15 @@ def score_found(
       rankings: a query's id -> ids of documents, the best first; a query may have none.
       depth: how many of them are read.
     """
-    found = {query: rankings.get(query, ())[:depth] for query in queries}
+    first = {query: rankings.get(query, ())[:depth] for query in queries}
 
     def iterate_pairs() -> Iterator[tuple[str, str]]:
-        for query, names in found.items():
+        for query, names in first.items():
             for name in names:
                 yield queries[query], documents[name]
 
     logits = scorer.iterate_logits(iterate_pairs())
     scores = {}
-    for query, names in found.items():
+    for query, names in first.items():
         scores[query] = dict(zip(names, itertools.islice(logits, len(names)), strict=True))
     return scores

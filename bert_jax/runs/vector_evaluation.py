@@ -20,7 +20,7 @@ import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Similarity
-from bert_jax.inference.reranker import Scorer, score_found
+from bert_jax.inference.reranker import Scorer, load_scorer, score_pairs
 from bert_jax.inference.semantic_search import nearest
 from bert_jax.input_pipeline.tasks import beir, similarity
 from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
@@ -35,10 +35,16 @@ DRAWS = 1000
 
 
 class Reread(NamedTuple):
-    """What reads again what was found, and how much of it: the first `depth` of a ranking."""
+    """What reads the first `depth` documents of a ranking again, and its name."""
 
     scorer: Scorer
+    name: str = ''
     depth: int = 100
+
+    @classmethod
+    def load(cls, name: str, depth: int) -> Reread:
+        """Load a model that scores pairs. UserError where it scores none."""
+        return cls(load_scorer(name), name, depth)
 
 
 def evaluate_retrieval(
@@ -219,13 +225,14 @@ def _score_rankings(
     report |= {'examples': len(given.queries), 'documents': len(given.documents)}
     if reread is None:
         return report
-    scores = score_found(reread.scorer, given.queries, given.documents, rankings, reread.depth)
+    scores = score_pairs(reread.scorer, given.queries, given.documents, rankings, reread.depth)
     graded, after = beir.is_graded(given.grades), {}
     for query, of_query in scores.items():
         # What is not read stays behind, as it was.
         after[query] = beir.ranked(of_query, graded) + list(rankings.get(query, ()))[reread.depth :]
     return _score_rankings(after, given, draws, seed) | {
         'before': {name: report[name] for name in ('metrics', 'intervals')},
+        'rerank': reread.name,
         'depth': reread.depth,
         'without_candidates': sum(not of_query for of_query in scores.values()),
     }

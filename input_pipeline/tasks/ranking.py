@@ -142,15 +142,15 @@ class RankingTask(Task[RankingExample]):
         scores = tuple(parse_number(score, line) for score in row.get('scores', ()))
 
         # Nothing answers a query, but an empty document may be in a collection.
-        known = grades or [0.0] * count
-        empty = [grade for document, grade in zip(documents, known) if not document.strip()]
+        given = grades or [0.0] * count
+        empty = [grade for document, grade in zip(documents, given) if not document.strip()]
         for fault, is_there in {
             'no documents': not documents,
-            f'{len(known)} grades for {count} documents': len(known) != count,
+            f'{len(given)} grades for {count} documents': len(given) != count,
             f'{len(scores)} scores of a teacher for {count} documents': (
                 'scores' in row and len(scores) != count
             ),
-            f'a grade below 0 or above {_MOST:g}': not all(0 <= g <= _MOST for g in known),
+            f'a grade below 0 or above {_MOST:g}': not all(0 <= g <= _MOST for g in given),
             'an empty query': not query.strip(),
             'an empty document, which only grade 0 may have': any(empty),
         }.items():
@@ -266,9 +266,11 @@ class RankingTask(Task[RankingExample]):
         if 'spearman' in self.metrics:
             by_score = correlate_scores(truth, special.expit(logits))
             return correlate_scores(truth, logits) | {'pearson': by_score['pearson']}
-        found = matches(truth, logits)
-        names = ('accuracy', 'f1', 'precision', 'recall')
-        return {'average_precision': found['ap']} | {name: found[name] for name in names}
+        by_threshold = matches(truth, logits)
+        scores = {'average_precision': by_threshold['ap']}
+        for name in ('accuracy', 'f1', 'precision', 'recall'):
+            scores[name] = by_threshold[name]
+        return scores
 
     def _spell_answer(self, answer: Sequence[float]) -> str:
         return ' '.join(f'{logit:.9g}' for logit in answer)
@@ -288,10 +290,10 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
         columns = set(table.columns) - {'id', 'scores'}
         fits = [layout for names, layout in LAYOUTS.items() if set(names) == columns]
         if not fits or ('scores' in table.columns and METRICS.get(fits[0]) != _RANKED):
-            known = ' or '.join(', '.join(names) for names in LAYOUTS)
+            offered = ' or '.join(', '.join(names) for names in LAYOUTS)
             raise UserError(
                 f'task {name}: files.{split} has the columns {", ".join(table.columns)}: "columns"'
-                f' must be {known}; lists and negatives may have "scores" besides'
+                f' must be {offered}; lists and negatives may have "scores" besides'
             )
         layouts.update(fits)
     if len(layouts) > 1:
@@ -312,7 +314,7 @@ def _check_order(example: RankingExample) -> None:
 def _score_lists(examples: Sequence[RankingExample], answers: Sequence[Any]) -> dict[str, float]:
     rankings, grades = {}, {}
     for example, logits in zip(examples, answers, strict=True):
-        names = [f'{place:06}' for place in range(len(example.documents))]
+        names = [f'{number:06}' for number in range(len(logits))]
         rankings[example.id] = beir.ranked(dict(zip(names, logits, strict=True)), graded=True)
         grades[example.id] = dict(zip(names, example.grades or (), strict=True))
     scores = beir.scores(rankings, grades)
