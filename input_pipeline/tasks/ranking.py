@@ -32,25 +32,19 @@ from bert_jax.input_pipeline.tasks.similarity import correlate_scores, matches
 from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.text.tables import Table
 
-# A split's columns, but for id and scores -> what its examples are.
+_RANKED, _SCORED = ('ndcg@10', 'mrr@10', 'map@100'), ('spearman', 'pearson')
+# What examples are, by the columns of a split but for id and scores; and their metrics, if any.
 LAYOUTS = {
-    ('query', 'document', 'label'): 'labelled pairs',
-    ('query', 'document', 'score'): 'scored pairs',
-    ('text_a', 'text_b', 'score'): 'scored pairs',
-    ('query', 'documents', 'grades'): 'lists',
-    ('anchor', 'positive'): 'pairs',
-    ('anchor', 'positive', 'negatives'): 'triplets',
+    'query document label': ('labelled pairs', ('average_precision', 'accuracy', 'f1')),
+    'query document score': ('scored pairs', _SCORED),
+    'text_a text_b score': ('scored pairs', _SCORED),
+    'query documents grades': ('lists', _RANKED),
+    'anchor positive negatives': ('triplets', _RANKED),
+    'anchor positive': ('pairs', ()),
 }
-_RANKED = ('ndcg@10', 'mrr@10', 'map@100')
-METRICS = {
-    'labelled pairs': ('average_precision', 'accuracy', 'f1'),
-    'scored pairs': ('spearman', 'pearson'),
-    'lists': _RANKED,
-    'triplets': _RANKED,
-}
-_MOST = 126  # a gain is a power of two, which 32 bits must hold
 _QUERIES = ('query', 'text_a', 'anchor')
 _DOCUMENTS = ('document', 'text_b', 'positive', 'documents', 'negatives')
+_MOST = 126.0  # a gain is a power of two, which 32 bits must hold
 
 
 @dataclass(frozen=True)
@@ -101,34 +95,29 @@ class RankingTask(Task[RankingExample]):
     head = 'ranking'
     labels = ()
     num_outputs = 1
+    label_keys = ('labels', 'teacher_scores')
     list_columns = frozenset({'documents', 'grades', 'negatives', 'scores'})
 
     @classmethod
     def from_task_file(cls, file: TaskFile) -> RankingTask:
         """Make a task of rankings, each split with the layout that its columns have."""
-        names = [column for columns in LAYOUTS for column in columns]
-        roles = dict.fromkeys((*names, 'scores', 'id'), False)
+        roles = dict.fromkeys([*' '.join(LAYOUTS).split(), 'scores', 'id'], False)
         files = file.tables(roles, ('score_range',), lists=cls.list_columns)
-        layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
+        kinds = {split: _find_layout(file.name, split, files[split]) for split in files}
         scored = 'dev' if 'dev' in files else 'test'
-        metrics = METRICS.get(layouts.get(scored, 'lists'))
-        if metrics is None:
+        _, metrics = kinds.get(scored, ('lists', _RANKED))
+        if not metrics:
             raise UserError(
                 f'task {file.name}: pairs without negatives have no score: give files.{scored}'
                 ' negatives, as bert-nearest --mine writes them'
             )
+        layouts = {split: layout for split, (layout, _) in kinds.items()}
         score_range = find_range(file, 'scored pairs' in layouts.values())
         return cls(file.name, layouts, metrics, files, score_range)
 
-    @property
-    def label_keys(self) -> tuple[str, ...]:  # type: ignore[override]  # not of all its layouts
-        """Name the grades, and a teacher's scores where it trains on them."""
-        has_scores = ['scores' in table.columns for table in self.files.get('train', ())]
-        return ('labels', 'teacher_scores')[: 1 + any(has_scores)]
-
     def _read_examples(self, split: str) -> list[RankingExample]:
         examples = [self._make_example(*row) for row in self._iterate_rows(split)]
-        if split != 'train' and METRICS.get(self.layouts[split]) == _RANKED:
+        if split != 'train' and self.layouts[split] in ('lists', 'triplets'):
             for example in examples:
                 _check_order(example)
         return examples
@@ -142,44 +131,36 @@ class RankingTask(Task[RankingExample]):
         scores = tuple(parse_number(score, line) for score in row.get('scores', ()))
 
         # Nothing answers a query, but an empty document may be in a collection.
-        given = grades or [0.0] * count
-        empty = [grade for document, grade in zip(documents, given) if not document.strip()]
-        for fault, is_there in {
+        empty = [grade for text, grade in zip(documents, grades or ()) if not text.strip()]
+        faults = {
             'no documents': not documents,
-            f'{len(given)} grades for {count} documents': len(given) != count,
-            f'{len(scores)} scores of a teacher for {count} documents': (
-                'scores' in row and len(scores) != count
-            ),
-            f'a grade below 0 or above {_MOST:g}': not all(0 <= g <= _MOST for g in given),
             'an empty query': not query.strip(),
+            f'{count} documents, and not as many grades': grades and len(grades) != count,
+            f'{count} documents, and not as many scores': 'scores' in row and len(scores) != count,
             'an empty document, which only grade 0 may have': any(empty),
-        }.items():
+        }
+        for fault, is_there in faults.items():
             if is_there:
                 raise UserError(f'{line}: {fault}: mend or delete the row')
-        of_documents = tuple(documents), grades if grades is None else tuple(grades), scores
-        return RankingExample(name, query, *of_documents, line)
+        return RankingExample(name, query, tuple(documents), grades, scores, line)
 
-    def _read_grades(self, row: dict[str, Any], line: str) -> list[float] | None:
+    def _read_grades(self, row: dict[str, Any], line: str) -> tuple[float, ...] | None:
         """Return the grade of each document; None where they are unknown."""
         if 'anchor' in row:
-            return [1.0] + [0.0] * len(_listed(row.get('negatives', [])))
-        given = next((row[role] for role in ('label', 'score', 'grades') if role in row), None)
-        if given is None:
-            return None
-        grades = [parse_number(grade, line) for grade in _listed(given)]
-        if 'label' in row and grades[0] not in (0, 1):
-            raise UserError(
-                f'{line}: label {given} is not 0 or 1: degrees are of a column "score", several'
-                ' classes of kind pair'
-            )
-        if 'score' in row:
-            low, high = self.score_range
-            if not low <= grades[0] <= high:
-                raise UserError(
-                    f'{line}: the score {given} is not within "score_range" [{low:g}, {high:g}]'
-                )
-            return [(grades[0] - low) / (high - low)]
-        return grades
+            return 1.0, *[0.0] * len(_listed(row.get('negatives', [])))
+        ranges = {'label': (0.0, 1.0), 'score': self.score_range, 'grades': (0.0, _MOST)}
+        for role, (low, high) in ranges.items():
+            grades = [parse_number(grade, line) for grade in _listed(row.get(role, []))]
+            for grade in grades:
+                if not low <= grade <= high or (role == 'label' and grade % 1):
+                    raise UserError(
+                        f'{line}: {role} {grade:g} is none of {low:g} to {high:g}: a label is 0'
+                        ' or 1, a score within "score_range", classes are of kind pair'
+                    )
+            if role in row:
+                span = high - low if role == 'score' else 1.0
+                return tuple((grade - low) / span for grade in grades)
+        return None
 
     def check_loss(self, config: RankingConfig, examples: Sequence[RankingExample]) -> None:
         """Raise UserError where the loss cannot learn from some training examples."""
@@ -189,14 +170,14 @@ class RankingTask(Task[RankingExample]):
                 f'{loss} reads {" and ".join(reads.examples)}, and the train split of {self.name}'
                 f' has {layout}: take another loss'
             )
-        if reads.teacher != ('teacher_scores' in self.label_keys):
-            raise UserError(
-                f'{loss}: "scores" in columns are those of a teacher, which margin_mse alone reads:'
-                ' name them for it, and for no other'
-            )
         for example in examples:
             if reads.in_order:
                 _check_order(example)
+            if reads.teacher != bool(example.scores):
+                raise UserError(
+                    f'{example.line}: {loss}: "scores" are of a teacher, which margin_mse alone'
+                    ' reads: name them for it, and for no other'
+                )
             if max(example.grades or (0,)) > reads.most:
                 raise UserError(f'{example.line}: {loss} reads no grade above {reads.most:g}')
 
@@ -262,15 +243,13 @@ class RankingTask(Task[RankingExample]):
         if self.metrics == _RANKED:
             return _score_lists(examples, answers)
         truth = np.array([example.grades for example in examples], np.float32)[:, 0]
-        logits = np.array(answers, np.float32)[:, 0]
-        if 'spearman' in self.metrics:
-            by_score = correlate_scores(truth, special.expit(logits))
-            return correlate_scores(truth, logits) | {'pearson': by_score['pearson']}
-        by_threshold = matches(truth, logits)
-        scores = {'average_precision': by_threshold['ap']}
-        for name in ('accuracy', 'f1', 'precision', 'recall'):
-            scores[name] = by_threshold[name]
-        return scores
+        logits = np.array(answers)[:, 0]
+        if self.metrics == _SCORED:
+            return correlate_scores(truth, special.expit(logits))
+        scores = matches(truth, logits)
+        scores['average_precision'] = scores['ap']
+        names = ('average_precision', 'accuracy', 'f1', 'precision', 'recall')
+        return {name: scores[name] for name in names}
 
     def _spell_answer(self, answer: Sequence[float]) -> str:
         return ' '.join(f'{logit:.9g}' for logit in answer)
@@ -283,22 +262,17 @@ def _listed(cell: Any) -> list[Any]:
     return cell if isinstance(cell, list) else [cell]
 
 
-def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
-    """Return the layout of a split. UserError where its columns are of none, or of several."""
-    layouts = set()
-    for table in tables:
-        columns = set(table.columns) - {'id', 'scores'}
-        fits = [layout for names, layout in LAYOUTS.items() if set(names) == columns]
-        if not fits or ('scores' in table.columns and METRICS.get(fits[0]) != _RANKED):
-            offered = ' or '.join(', '.join(names) for names in LAYOUTS)
-            raise UserError(
-                f'task {name}: files.{split} has the columns {", ".join(table.columns)}: "columns"'
-                f' must be {offered}; lists and negatives may have "scores" besides'
-            )
-        layouts.update(fits)
-    if len(layouts) > 1:
-        raise UserError(f'task {name}: files.{split} mixes {" and ".join(sorted(layouts))}')
-    return layouts.pop()
+def _find_layout(name: str, split: str, tables: Sequence[Table]) -> tuple[str, tuple[str, ...]]:
+    """Return the layout of a split, and its metrics. UserError where its columns are of none."""
+    by_columns = {frozenset(columns.split()): layout for columns, layout in LAYOUTS.items()}
+    layouts = {by_columns.get(frozenset(table.columns) - {'id', 'scores'}) for table in tables}
+    layout = layouts.pop()
+    if layout is None or layouts:
+        raise UserError(
+            f'task {name}: files.{split}: "columns" must be {", or ".join(LAYOUTS)}, the same in'
+            ' each file; and scores and id'
+        )
+    return layout
 
 
 def _check_order(example: RankingExample) -> None:

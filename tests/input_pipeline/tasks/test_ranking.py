@@ -90,20 +90,21 @@ def test_scores_by_hand(task_of, tmp_path):
 @pytest.mark.parametrize(
     'columns, change, message',
     [
-        (LISTS, {'ds': ['a']}, '3 grades for 1 documents'),
+        (LISTS, {'ds': ['a']}, '1 documents, and not as many grades'),
         (LISTS, {'ds': [], 'gs': []}, 'no documents'),
-        (LISTS, {'gs': [1, 0, -1]}, 'a grade below 0'),
+        (LISTS, {'gs': [1, 0, -1]}, 'grades -1 is none of 0 to 126'),
         (LISTS, {'gs': [1, 0, 'nan']}, "'nan' is not finite"),
         (LISTS, {'gs': [1, 1, 0]}, 'an empty document, which only grade 0 may have'),
         (LISTS, {'ds': ['a', 'b'], 'gs': [1, 1]}, '2 documents of one grade have no order'),
         (LISTS, {'ds': ['a'], 'gs': [1]}, '1 documents of one grade'),
-        (LISTS | {'scores': 't'}, {'t': [1, 2]}, '2 scores of a teacher for 3 documents'),
+        (LISTS | {'scores': 't'}, {'t': [1, 2]}, '3 documents, and not as many scores'),
         (LISTS | {'scores': 't'}, {'t': [1, 2, 'inf']}, "'inf' is not finite"),
         (MINED, {'no': []}, '1 documents of one grade'),
         (MINED, {'d': ' '}, 'an empty document'),
         (PAIRS, {'q': ''}, 'an empty query'),
-        (PAIRS, {'l': 2}, 'label 2 is not 0 or 1: .* several classes of kind pair'),
-        (SCORED, {'s': 6}, r'the score 6 is not within "score_range" \[1, 5\]'),
+        (PAIRS, {'l': 2}, 'label 2 is none of 0 to 1: .* classes are of kind pair'),
+        (PAIRS, {'l': 0.5}, 'label 0.5 is none'),
+        (SCORED, {'s': 6}, 'score 6 is none of 1 to 5: .* within "score_range"'),
     ],
 )
 def test_a_bad_row_is_refused_with_its_line(task_of, columns, change, message):
@@ -114,8 +115,8 @@ def test_a_bad_row_is_refused_with_its_line(task_of, columns, change, message):
 
 
 def test_columns_that_are_no_task(task_of):
-    with refused('"columns" must be query, document, label or .*; lists and negatives may'):
-        task_of(PAIRS | {'scores': 't'}, ROW)
+    with refused('"columns" must be query document label, or .*; and scores and id'):
+        task_of({'query': 'q', 'positive': 'd'}, ROW)
     with refused('pairs without negatives have no score: give files.dev negatives'):
         task_of({'anchor': 'q', 'positive': 'd'}, ROW)
 
@@ -126,7 +127,7 @@ def test_columns_that_are_no_task(task_of):
         ({'loss': 'lambda'}, PAIRS, 'loss=lambda reads lists and triplets, .* labelled pairs'),
         ({'loss': 'lambda'}, LISTS, 'file.jsonl:2: 2 documents of one grade have no order'),
         ({}, LISTS, 'file.jsonl:1: .*entropy reads no grade above 1'),
-        ({'loss': 'margin_mse'}, MINED, 'which margin_mse alone reads'),
+        ({'loss': 'margin_mse'}, MINED, 'file.jsonl:1: .*which margin_mse alone reads'),
         ({}, LISTS | {'scores': 't'}, 'which margin_mse alone reads'),
     ],
 )
