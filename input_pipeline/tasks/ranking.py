@@ -98,6 +98,11 @@ class RankingTask(Task[RankingExample]):
     label_keys = ('labels', 'teacher_scores')
     list_columns = frozenset({'documents', 'grades', 'negatives', 'scores'})
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return that a model is asked pairs."""
+        return {'texts': 2}
+
     @classmethod
     def from_task_file(cls, file: TaskFile) -> RankingTask:
         """Make a task of rankings, each split with the layout that its columns have."""

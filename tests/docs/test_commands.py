@@ -84,7 +84,10 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
 # Pages whose Python is run as well, after all commands.
-PYTHON = [f'docs/{name}.md' for name in ('features', 'retrieval', 'sentence_embeddings', 'serving')]
+PYTHON = [
+    f'docs/{name}.md'
+    for name in ('features', 'retrieval', 'search', 'sentence_embeddings', 'serving')
+]
 NOT_COMMANDS = {  # page, how a block without a command begins
     ('docs/beam.md', '... -- --'): 'the end of a command, for Beam',
     ('docs/results.md', '--init_from=minilm'): 'flags that the commands after it share',

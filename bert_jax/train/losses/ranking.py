@@ -194,7 +194,7 @@ def _pair(batch: Batch, drawn_BK: Array) -> dict[str, Array]:
     *_, T = ids_BCT.shape
     lengths_BC = jnp.sum(batch['input_mask'], -1)
     last_BC1 = jnp.take_along_axis(ids_BCT, lengths_BC[..., None] - 1, 2)
-    ends_BC = jnp.argmax(ids_BCT == last_BC1, axis=-1)
+    ends_BC = 1 + jnp.argmax(ids_BCT[..., 1:] == last_BC1, axis=-1)
 
     # Positions of the query's row, and behind them those of the document's.
     end_B11 = ends_BC[:, :1, None]
