@@ -120,7 +120,7 @@ class MultiVectorFolder(folders.FolderKind):
 
     def describe_rows(self, model: Model) -> dict[str, Any]:
         """Return the lengths of queries and documents, and the masks behind queries."""
-        vectors, rows = _get_vectors(model), dict[str, Any]()
+        vectors, rows = _get_vectors(model), super().describe_rows(model)
         for name in _PREFIXES:
             rows[f'{name}_length'] = vectors.row(name, model.config.max_position).length
         settings = vectors.settings
@@ -148,7 +148,7 @@ class StanfordFolder(folders.FolderKind):
         file = folder / 'artifact.metadata'
         stated = _read(file)
         # As PyLate says it.
-        settings = {
+        settings: dict[str, Any] = {
             'query_prefix': f'{stated.get("query_token_id") or "[unused0]"} ',
             'document_prefix': f'{stated.get("doc_token_id") or "[unused1]"} ',
             'query_length': stated.get('query_maxlen'),
@@ -207,7 +207,7 @@ def _join(
       kernel_HD: the layer.
     """
     settings = _read(file) if settings is None else settings
-    rows = _read_pylate(settings) | rows
+    rows = {**_read_pylate(settings), **rows}
     prompts = dict(folders.read_prompts(settings, file))
     for name, key in _PREFIXES.items():
         prefix = settings.get(key) or ''

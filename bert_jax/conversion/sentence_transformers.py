@@ -43,6 +43,11 @@ _KINDS: tuple[FolderKind, ...] = (
 )
 
 
+def is_cross_encoder(model: Model) -> bool:
+    """Tell whether a model is written as one that scores pairs."""
+    return CrossEncoderFolder().fits(model)
+
+
 def is_directory(folder: epath.PathLike) -> bool:
     """Tell whether a folder is one of sentence-transformers."""
     folder = epath.Path(folder)
@@ -73,24 +78,21 @@ def add_modules(path: epath.PathLike, reading: Reading) -> Reading:
 
 
 def write(folder: epath.Path, model: Model) -> None:
-    """Write what makes vectors of a text beside the weights and the tokenizer."""
-    vectors = model.sentence
-    assert vectors is not None  # of a model that makes none there is nothing to write
-    (kind,) = (kind for kind in _KINDS if kind.vectors is type(vectors))
+    """Write what makes vectors of a text, or scores, beside the weights and the tokenizer."""
+    (kind,) = (kind for kind in _KINDS if kind.fits(model))
     modules = []
     for number, name in enumerate(kind.write_modules(folder, model)):
         path = name_module(number, name)
         type_ = f'{kind.package}.{name}'
         modules.append({'idx': number, 'name': str(number), 'path': path, 'type': type_})
-    length = vectors.longest(model.config.max_position)
-    rows = {'max_seq_length': length, 'do_lower_case': False}
-    write_json(folder / LENGTH, rows | kind.describe_rows(model))
+    write_json(folder / LENGTH, kind.describe_rows(model))
     settings = {
         '__version__': {'sentence_transformers': _VERSION},
-        'prompts': dict(vectors.prompts),
+        'prompts': dict(model.sentence.prompts) if model.sentence else {},
         'default_prompt_name': None,
-        'similarity_fn_name': vectors.similarity,
     }
+    if model.sentence:
+        settings['similarity_fn_name'] = model.sentence.similarity
     write_json(folder / SETTINGS, settings | kind.describe(model))
     # Last: a folder that has it is whole.
     write_json(folder / MODULES, modules)

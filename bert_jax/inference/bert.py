@@ -34,6 +34,7 @@ from bert_jax.inference.engine import check_process
 from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.reranker import CrossEncoder, rank
 from bert_jax.inference.text_encoder import TextEncoder
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
@@ -353,6 +354,23 @@ class Bert:
     def similarity(self) -> Similarity:
         """Return what compares two vectors of the model, 'cosine' where it says nothing."""
         return (self.source.bert.sentence or SentenceConfig()).similarity
+
+    def rank(
+        self, query: str, documents: Sequence[str], top: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return {'index', 'score', 'text'} of the `top` documents for a query, best first.
+
+        A cross-encoder reads the query beside each document, and cuts the longer of the two where
+        both are longer than a row. Ties go by index.
+
+        Raises:
+          UserError: the model does not give a pair one number.
+        """
+        return rank(self._scorer, query, documents, top)
+
+    @functools.cached_property
+    def _scorer(self) -> CrossEncoder:
+        return CrossEncoder(self.source, self._compute_dtype)
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
         """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.

@@ -128,7 +128,7 @@ def export(
     model = source.bert
     if options.architecture:
         model = model._replace(architecture=options.architecture)
-    if format == 'sentence_transformers':
+    if format == 'sentence_transformers' and not sentence_transformers.is_cross_encoder(model):
         model = _make_sentence_encoder(model)
     if not of_ours:
         model = store_words(model, source.where)

@@ -237,10 +237,13 @@ class Classifier(EncoderModel):
 
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
-        """-> logits [B, C]."""
+        """-> logits [B, C]; of a batch whose inputs are lists [B, L, T] logits [B, L, C]."""
+        return _run_by_row(batch, dropout_rng, self._scores)
+
+    def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         before = self.head_dropout if self.config.traits.class_head.drops_before else 0.0
-        _, pooled_BH, _ = self.encode(batch, dropout_rng, before, pools=True)
-        return self.scores(pooled_BH, self.outputs, self.head_dropout, dropout_rng)
+        _, pooled_RH, _ = self.encode(rows, dropout_rng, before, pools=True)
+        return self.scores(pooled_RH, self.outputs, self.head_dropout, dropout_rng)
 
 
 class Span(EncoderModel):

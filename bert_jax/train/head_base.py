@@ -160,6 +160,10 @@ class Head:
         """Return the arrays that a task decodes; n_best: of spans, how many starts and ends."""
         return {'logits': result}
 
+    def answer_with(self, max_seq_length: int) -> dict[str, Any]:
+        """Return the options that all its trained models answer with (`chosen` of a model)."""
+        return {}
+
     def describe_vectors(
         self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
     ) -> VectorsConfig | None:

@@ -136,7 +136,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
         roles = dict.fromkeys((*texts, 'score', 'scores', 'id'), False)
         files = file.tables(roles, ('prompts', 'score_range'), lists=cls.list_columns)
         layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
-        score_range = _find_range(file, 'scored pairs' in layouts.values())
+        score_range = find_range(file, 'scored pairs' in layouts.values())
         prompts = file.get('prompts', {})
         unknown = sorted(set(prompts) - {'query', 'document'})
         if unknown:
@@ -372,7 +372,7 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     return of_tables.pop()
 
 
-def _find_range(file: TaskFile, is_scored: bool) -> tuple[float, float]:
+def find_range(file: TaskFile, is_scored: bool) -> tuple[float, float]:
     """Return the least and the greatest score; (0, 1) where there are no scores."""
     given = file.get('score_range')
     if not is_scored:

@@ -40,7 +40,9 @@ def make_vector_rows(
     longest = max((shape.length for shape in shapes.values()), default=max_seq_length)
     rows = make_empty_rows(len(texts), longest, tokenizer.pad_id)
     rows |= {name: np.zeros(len(texts), np.int32) for name in ('pieces', 'left_out')}
-    numbers_of = {name: np.flatnonzero([p == name for p in prompts]) for name in shapes}
+    numbers_of: dict[str | None, list[int]] = {name: [] for name in shapes}
+    for number, name in enumerate(prompts):
+        numbers_of[name].append(number)
     for name, shape in shapes.items():
         numbers = numbers_of[name]
         marker, begin = _part_marker(shape, entries)
@@ -70,7 +72,7 @@ def _part_marker(shape: TextRow, entries: Mapping[str, int]) -> tuple[np.ndarray
 
 
 def _mark_scored(
-    rows: Arrays, numbers: np.ndarray, shape: TextRow, entries: Mapping[str, int], mask_id: int
+    rows: Arrays, numbers: list[int], shape: TextRow, entries: Mapping[str, int], mask_id: int
 ) -> None:
     """Put masks behind the texts of some rows, and take out tokens that are skipped.
 

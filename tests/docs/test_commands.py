@@ -85,7 +85,7 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
 }
 # Pages whose Python is run as well, after all commands.
 PAGES_WITH_PYTHON = (
-    'features retrieval sentence_embeddings serving sparse_vectors late_interaction'.split()
+    'features retrieval sentence_embeddings serving search sparse_vectors late_interaction'.split()
 )
 PYTHON = [f'docs/{name}.md' for name in PAGES_WITH_PYTHON]
 NOT_COMMANDS = {  # page, how a block without a command begins
@@ -109,6 +109,7 @@ SECTIONS = {
     'embedding': schema.EmbeddingConfig,
     'sparse': schema.SparseTraining,
     'late_interaction': schema.LateInteractionSettings,
+    'ranking': schema.RankingConfig,
     'distillation': schema.DistillationConfig,
     'replaced_tokens': schema.ReplacedTokensConfig,
 }
@@ -353,6 +354,9 @@ def write_files(home: pathlib.Path) -> None:
     files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
     columns = {'anchor': 'question', 'positive': 'answer'}
     put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
+    columns = {role: role for role in ('anchor', 'positive', 'negatives')}
+    files = {split: f'alike/hard_{split}.jsonl' for split in ('train', 'dev')}
+    put('rerank.json', json.dumps({'kind': 'ranking', 'files': files, 'columns': columns}))
 
     for name in ('train', 'valid', 'test'):
         put(f'conll2003/{name}.txt', rows('W X X B-PER\nW X X O\n', 16, '-DOCSTART- X X O\n'))

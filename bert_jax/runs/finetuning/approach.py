@@ -27,6 +27,7 @@ from bert_jax.costs.flops import count_training_flops
 from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Task
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
+from bert_jax.input_pipeline.tasks.ranking import RankingTask
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.early_stopping import StoppingRule
@@ -137,6 +138,8 @@ class Approach:
         check_sections(setup.losses, task)
         if isinstance(task, EmbeddingTask):
             check_embedding(setup, task)
+        if isinstance(task, RankingTask):
+            check_ranking(setup, self.data)
         vectors = self._describe_vectors(setup)
         if vectors is not None:
             vectors.check_encoder(encoder, setup.length)
@@ -339,3 +342,11 @@ def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
             f'embedding.loss={embedding.loss} compares two draws of dropout, and the encoder has'
             ' none: set hidden_dropout, as to 0.1'
         )
+
+
+def check_ranking(setup: RunSetup, data: TaskData) -> None:
+    """Raise UserError where a reranker cannot be trained so."""
+    ranking, task = setup.losses.ranking, data.task
+    assert isinstance(task, RankingTask)
+    ranking.check_batch(setup.batching.size, setup.runtime.accumulation)
+    task.check_loss(ranking, [data.train[number] for number in setup.examples])

@@ -156,7 +156,11 @@ def record(
 
 
 def describe_training(
-    workdir: Workdir, chance: float, trained_parameters: int, step_memory_bytes: int | None
+    workdir: Workdir,
+    chance: float,
+    trained_parameters: int,
+    step_memory_bytes: int | None,
+    least: float = 0.0,
 ) -> dict[str, Any]:
     """Return what a run that has ended came to, and took (sweep.py has names for its table).
 
@@ -165,12 +169,14 @@ def describe_training(
       chance: the training loss of a constant answer.
       trained_parameters: how many weights it has trained.
       step_memory_bytes: memory of its compiled step; None: unknown.
+      least: the least training loss there can be.
     """
-    loss = measure_training_loss(workdir)
+    loss, limit = measure_training_loss(workdir), least + LEARNT * (chance - least)
     return {
         'train_loss': loss,
         'chance_loss': chance,
-        'failed': loss is None or loss >= LEARNT * chance,
+        **({'least_loss': least} if least else {}),
+        'failed': loss is None or loss >= limit,
         'costs': {
             'trained_parameters': trained_parameters,
             'checkpoint_bytes': workdir.checkpoint_bytes(),

@@ -199,7 +199,8 @@ def make_vector_objective(
         return loss.constant(features, batch_size, scale) * sum(weight for _, weight in cuts)
 
     objective = make_mean_objective(_InChunks(model, config.chunk_size), measure)
-    return dataclasses.replace(objective, constant=constant, whole_batch=config.reads.whole_batch)
+    reads = config.reads
+    return Objective(objective.sums, objective.weights, reads.whole_batch, constant, reads.in_batch)
 
 
 class _InChunks(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bert_jax.configs.model.late_interaction import LateInteractionSettings
+from bert_jax.configs.model.ranking import RankingConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.model.vector_kinds import SparseTraining
 from bert_jax.configs.schema import FinetuneConfig
@@ -22,12 +23,14 @@ class LossSettings(NamedTuple):
       embedding: how vectors of texts are trained.
       sparse: how sparse ones are made, and what their weights cost.
       late_interaction: how those of tokens are made.
+      ranking: how scores of documents are trained.
     """
 
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
     sparse: SparseTraining = SparseTraining()
     late_interaction: LateInteractionSettings = LateInteractionSettings()
+    ranking: RankingConfig = RankingConfig()
 
     @classmethod
     def of(cls, config: FinetuneConfig, targets: ClassTargets | None = None) -> LossSettings:
@@ -37,4 +40,5 @@ class LossSettings(NamedTuple):
             config.embedding,
             config.sparse,
             config.late_interaction,
+            config.ranking,
         )

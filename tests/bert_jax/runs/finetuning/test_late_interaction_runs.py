@@ -11,8 +11,8 @@ from bert_jax.configs.model.late_interaction import LateInteractionConfig
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Bert
+from bert_jax.inference.reranker import load_scorer
 from bert_jax.inference.semantic_search import SemanticSearch
-from bert_jax.inference.text_encoder import VectorScorer
 from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.finetuning import evaluation
 from bert_jax.runs.sources.source import Source
@@ -71,7 +71,7 @@ def test_a_run_learns_and_is_used(task_file, encoder, tmp_path):
     scores = [[(q @ d.T).max(1).sum() for d in documents] for q in queries]
     assert (np.argmax(scores, axis=1) == np.arange(6)).all()
     pairs = [(f'the {KINDS[i]}', COLOURS[j]) for i, j in ((0, 0), (0, 3), (5, 0))]
-    found = list(VectorScorer(bert.source, 'float32').iterate_logits(pairs))
+    found = list(load_scorer(run).iterate_logits(pairs))
     assert found == pytest.approx([scores[0][0], scores[0][3], scores[5][0]], rel=1e-5)
 
     # A string is one text; what is of one dense vector is refused.
