@@ -80,13 +80,13 @@ class MultiVectorFolder(folders.FolderKind):
             rows['skip'] = stated['MultiVectorMask'].get('skiplist_words') or []
             # Else it is of a vector of the text.
             rows['normalize'] = 'module_input_name' in stated.get('Normalize', {})
-        place = folder / modules[1].path
+        layer_folder = folder / modules[1].path
         # Where it is missing it is another.
         activation = stated['Dense'].get('activation_function')
-        _check(place / 'config.json', {'activation_function': activation})
-        tensors, _ = read_tensors(place, 'model.safetensors', 'pytorch_model.bin')
+        _check(layer_folder / 'config.json', {'activation_function': activation})
+        tensors, _ = read_tensors(layer_folder, 'model.safetensors', 'pytorch_model.bin')
         if tensors.keys() != {_WEIGHT}:
-            raise UserError(f'{place}: its weights are not {_WEIGHT} alone')
+            raise UserError(f'{layer_folder}: its weights are not {_WEIGHT} alone')
         return _join(folder / folders.SETTINGS, reading, None, rows, tensors[_WEIGHT].T)
 
     def write_modules(self, folder: epath.Path, model: Model) -> list[str]:

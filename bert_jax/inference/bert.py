@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import sparse
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig, Similarity
@@ -35,7 +34,7 @@ from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.reranker import CrossEncoder, rank
-from bert_jax.inference.text_encoder import TextEncoder
+from bert_jax.inference.text_encoder import TextEncoder, decode_sparse
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
@@ -336,19 +335,7 @@ class Bert:
         Raises:
           UserError: they are of another vocabulary.
         """
-        weights_NV, decoded = sparse.csr_array(vectors), []
-        if weights_NV.shape[1] != self.config.vocab_size:
-            raise UserError(
-                f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'
-                f' {self.config.vocab_size}: take the model that made them'
-            )
-        for row in range(weights_NV.shape[0]):
-            of_text = slice(*weights_NV.indptr[row : row + 2])
-            ids, weights = weights_NV.indices[of_text], weights_NV.data[of_text]
-            order = np.lexsort((ids, -weights))[:top]
-            pieces = self.tokenizer.tokens(ids[order])
-            decoded.append(list(zip(pieces, weights[order].tolist(), strict=True)))
-        return decoded
+        return decode_sparse(vectors, self.tokenizer, self.config.vocab_size, top)
 
     @property
     def similarity(self) -> Similarity:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
+from scipy import sparse
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion import serving
@@ -19,6 +20,7 @@ from bert_jax.inference.predictor import iterate_chunks
 from bert_jax.input_pipeline.tasks.base import ROW_KEYS
 from bert_jax.input_pipeline.tasks.features import count_cut, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.vector_rows import make_vector_rows
+from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.blocks.matmul import choose_inference_dtype
 from bert_jax.model.text_vectors import TextVectors, read_vectors
 from bert_jax.runs.finetuning.data_collator import gather
@@ -107,3 +109,22 @@ class VectorScorer:
         once = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         vectors = read_vectors(self._encoder(list(once), prompt), self._similarity)
         return vectors.take([once[text] for text in texts])
+
+
+def decode_sparse(
+    vectors: Any, tokenizer: Tokenizer, vocab_size: int, top: int | None
+) -> list[list[tuple[str, float]]]:
+    """Return the (word piece, weight) pairs of sparse vectors: see `Bert.decode_sparse`."""
+    weights_NV, decoded = sparse.csr_array(vectors), []
+    if weights_NV.shape[1] != vocab_size:
+        raise UserError(
+            f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'
+            f' {vocab_size}: take the model that made them'
+        )
+    for row in range(weights_NV.shape[0]):
+        of_text = slice(*weights_NV.indptr[row : row + 2])
+        ids, weights = weights_NV.indices[of_text], weights_NV.data[of_text]
+        order = np.lexsort((ids, -weights))[:top]
+        pieces = tokenizer.tokens(ids[order])
+        decoded.append(list(zip(pieces, weights[order].tolist(), strict=True)))
+    return decoded

@@ -75,8 +75,8 @@ def compare_in_batch(texts: TokenVectors) -> Array:
     queries, documents = _part(texts)
     B, count, T, _ = documents.vectors.shape
     N = B * count
-    most = max(_PRODUCTS // (B * T * T), 1)
-    size = max(size for size in range(1, min(most, N) + 1) if N % size == 0)
+    limit = max(_PRODUCTS // (B * T * T), 1)
+    size = max(size for size in range(1, min(limit, N) + 1) if N % size == 0)
     cut = lambda x: _make_whole(x.reshape(N // size, size, *x.shape[2:]))
     score = jax.checkpoint(lambda block: _score_all(queries, block), prevent_cse=False)
     scores_KBn = jax.lax.map(score, jax.tree.map(cut, documents))
@@ -137,7 +137,9 @@ class MultiVectors:
     def compare_pairs(self, documents: MultiVectors) -> np.ndarray:
         """Return the score of each with its own document."""
         pairs = ((self.take([i]), documents.take([i])) for i in range(len(self)))
-        return np.array([query.compare_all(own)[0, 0] for query, own in pairs], np.float32)
+        return np.array(
+            [query.compare_all(document)[0, 0] for query, document in pairs], np.float32
+        )
 
     def describe(self) -> dict[str, float]:
         """Return the mean of the vectors of a text, and of their bytes."""

@@ -74,11 +74,16 @@ class EmbeddingExample(Example):
 
     def prompted(self, prompts: Mapping[str, str]) -> list[str]:
         """Return its texts behind the prompts of a model, that of queries and that of documents."""
-        return [prompts.get(self.prompt_of(i), '') + text for i, text in enumerate(self.texts)]
+        names = zip(self.prompt_names, self.texts, strict=True)
+        return [prompts.get(name, '') + text for name, text in names]
 
-    def prompt_of(self, place: int) -> str:
-        """Name the prompt of a text: that of queries for the first, where there are others."""
-        return 'query' if place == 0 and len(self.texts) > 1 else 'document'
+    @property
+    def prompt_names(self) -> list[str]:
+        """Name the prompt of each text: that of queries of the first, where there are others."""
+        names = ['document'] * len(self.texts)
+        if len(names) > 1:
+            names[0] = 'query'
+        return names
 
 
 @dataclass(frozen=True)
@@ -242,9 +247,9 @@ class EmbeddingTask(Task[EmbeddingExample]):
         texts: list[str] = []
         prompts: list[str | None] = []
         for example in examples:
-            some = example.texts if len(example.texts) > 1 else example.texts * 2
-            texts += some
-            prompts += [example.prompt_of(place) for place in range(len(some))]
+            times = 2 if len(example.texts) == 1 else 1
+            texts += example.texts * times
+            prompts += example.prompt_names * times
 
         config = self.vectors or SentenceConfig(prompts=self.prompts)
         rows = make_vector_rows(texts, prompts, tokenizer, max_seq_length, config)
