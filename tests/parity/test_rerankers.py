@@ -8,7 +8,7 @@ import pytest
 from bert_jax.configs.errors import UserError
 from bert_jax.inference import Bert, export
 from bert_jax.input_pipeline.tasks.base import Predictions
-from bert_jax.input_pipeline.tasks.ranking import LAYOUTS, RankingExample, RankingTask
+from bert_jax.input_pipeline.tasks.ranking import METRICS, RankingExample, RankingTask
 from tests.helpers import tiny_models
 
 theirs = pytest.importorskip('sentence_transformers')
@@ -61,9 +61,10 @@ def test_scores_of_pairs(layout, monkeypatch):
     labels = random.integers(0, 2, 60) if layout == 'labelled pairs' else random.random(60)
     logits = random.normal(size=60).astype(np.float32)
     examples = [
-        RankingExample(str(n), 'a', ('b',), (float(label),)) for n, label in enumerate(labels)
+        RankingExample(str(n), layout, 'a', ('b',), (float(label),))
+        for n, label in enumerate(labels)
     ]
-    task = RankingTask('pairs', {}, dict(LAYOUTS.values())[layout], {})
+    task = RankingTask('pairs', {}, METRICS[layout], {})
     found = task.score(examples, Predictions({str(n): (float(x),) for n, x in enumerate(logits)}))
     kind = evaluation.CrossEncoderClassificationEvaluator
     if layout == 'scored pairs':
