@@ -59,8 +59,11 @@ class FindNearest(TrainedModel):
 
     def __call__(self) -> None:
         """Print the answers."""
+        candidates = self.candidates or 100
         if self.candidates and not self.rerank:
             raise UserError('--candidates: it is for --rerank, which names what reads them')
+        if self.rerank and candidates < self.top:
+            raise UserError(f'--candidates={candidates}: they are fewer than --top={self.top}')
         from bert_jax.cli.questions import answer_each
         from bert_jax.inference.reranker import load_scorer, rank
         from bert_jax.inference.semantic_search import SemanticSearch
@@ -74,7 +77,7 @@ class FindNearest(TrainedModel):
         scorer = load_scorer(self.rerank) if self.rerank else None
 
         def find(query: str) -> list[dict[str, Any]]:
-            near = search.nearest(query, self.candidates or 100 if scorer else self.top)
+            near = search.nearest(query, candidates if scorer else self.top)
             answers = [{'line': s.line, 'text': s.text, search.similarity: s.score} for s in near]
             if scorer is None:
                 return answers

@@ -247,6 +247,10 @@ there
     `bert-evaluate --sts=FILE`, `bert-evaluate --pairs=FILE`
 `mine_hard_negatives`, `semantic_search`
     `bert-nearest`, with `--mine` for the first
+`BinaryCrossEntropyLoss`, `ListNetLoss`, `LambdaLoss`, `RankNetLoss`
+    `--set ranking.loss=` ([search.md](search.md))
+`rank`, `CrossEncoderRerankingEvaluator`
+    `Bert.load(DIR).rank(QUERY, DOCUMENTS)`, `bert-evaluate --retrieval=DIR --rerank=MODEL`
 """,
     'pipeline and AutoModel': """
 there

@@ -75,8 +75,11 @@ def rank(
 
     They are ranked by the numbers before the activation, which the scores are after. None: all.
     """
-    if isinstance(documents, str):
-        raise UserError('documents must be a list of texts, and not one text')
+    if isinstance(documents, str) or (top is not None and top < 1):
+        raise UserError(
+            f'documents must be a list of texts, and top={top} a number from 1, or None'
+        )
+    documents = list(documents)
     logits = list(scorer.iterate_logits((query, document) for document in documents))
     ranked = []
     for index in np.argsort(-np.array(logits), kind='stable')[:top].tolist():

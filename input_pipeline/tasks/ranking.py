@@ -42,9 +42,10 @@ LAYOUTS = {
     'anchor positive negatives': ('triplets', _RANKED),
     'anchor positive': ('pairs', ()),
 }
+METRICS = dict(LAYOUTS.values())
 _QUERIES = ('query', 'text_a', 'anchor')
 _DOCUMENTS = ('document', 'text_b', 'positive', 'documents', 'negatives')
-_MOST = 126.0  # a gain is a power of two, which 32 bits must hold
+_MOST = 100.0  # a gain is a power of two, and 32 bits must hold the sum of a list
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,10 @@ class RankingExample(Example):
     """A query and documents.
 
     `grades` says how relevant each is; None where it is unknown. `scores` are a teacher's, or ().
-    `line` is where errors say it is.
+    `layout` is that of its split, `line` where errors say it is.
     """
 
+    layout: str
     query: str
     documents: tuple[str, ...]
     grades: tuple[float, ...] | None
@@ -121,13 +123,16 @@ class RankingTask(Task[RankingExample]):
         return cls(file.name, layouts, metrics, files, score_range)
 
     def _read_examples(self, split: str) -> list[RankingExample]:
-        examples = [self._make_example(*row) for row in self._iterate_rows(split)]
-        if split != 'train' and self.layouts[split] in ('lists', 'triplets'):
+        layout = self.layouts[split]
+        examples = [self._make_example(layout, *row) for row in self._iterate_rows(split)]
+        if split != 'train' and METRICS[layout] == _RANKED:
             for example in examples:
                 _check_order(example)
         return examples
 
-    def _make_example(self, name: str, row: dict[str, Any], line: str) -> RankingExample:
+    def _make_example(
+        self, layout: str, name: str, row: dict[str, Any], line: str
+    ) -> RankingExample:
         query = next(row[role] for role in _QUERIES if role in row)
         documents: list[str] = []
         for role in _DOCUMENTS:
@@ -147,7 +152,7 @@ class RankingTask(Task[RankingExample]):
         for fault, is_there in faults.items():
             if is_there:
                 raise UserError(f'{line}: {fault}: mend or delete the row')
-        return RankingExample(name, query, tuple(documents), grades, scores, line)
+        return RankingExample(name, layout, query, tuple(documents), grades, scores, line)
 
     def _read_grades(self, row: dict[str, Any], line: str) -> tuple[float, ...] | None:
         """Return the grade of each document; None where they are unknown."""
@@ -231,8 +236,8 @@ class RankingTask(Task[RankingExample]):
         return self.score(examples, Predictions(answers))
 
     def labelled(self, examples: Sequence[RankingExample]) -> bool:
-        """Tell whether these examples have grades."""
-        return all(example.grades is not None for example in examples)
+        """Tell whether these examples have grades, and can be scored."""
+        return all(example.grades and METRICS[example.layout] for example in examples)
 
     def score(
         self, examples: Sequence[RankingExample], predictions: Predictions
@@ -245,13 +250,20 @@ class RankingTask(Task[RankingExample]):
         nothing apart does not put the positive of mined negatives first.
         """
         answers = list_answers(self, examples, predictions)
-        if self.metrics == _RANKED:
+        for example, logits in zip(examples, answers, strict=True):
+            if len(logits) != len(example.documents):
+                raise UserError(
+                    f'task {self.name}: {len(logits)} predictions for the'
+                    f' {len(example.documents)} documents of {example.id!r}'
+                )
+        metrics = METRICS[examples[0].layout]
+        if metrics == _RANKED:
             return _score_lists(examples, answers)
         truth = np.array([example.grades for example in examples], np.float32)[:, 0]
-        logits = np.array(answers)[:, 0]
-        if self.metrics == _SCORED:
-            return correlate_scores(truth, special.expit(logits))
-        scores = matches(truth, logits)
+        values = np.array(answers)[:, 0]
+        if metrics == _SCORED:
+            return correlate_scores(truth, special.expit(values))
+        scores = matches(truth, values)
         scores['average_precision'] = scores['ap']
         names = ('average_precision', 'accuracy', 'f1', 'precision', 'recall')
         return {name: scores[name] for name in names}

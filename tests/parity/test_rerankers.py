@@ -18,12 +18,15 @@ QUERY = 'who is bad'
 DOCUMENTS = ['paris is the capital of france', '', 'a bad film', 'good ' * 40, 'a bad film', 'un']
 
 
-@pytest.mark.parametrize('activation', ['sigmoid', 'identity'])
-@pytest.mark.parametrize('architecture', ['BertForSequenceClassification'])
-def test_a_reranker_opens_there_with_the_same_ranks(architecture, activation, tmp_path):
-    model = tiny_models.model(architecture, labels=())
+@pytest.mark.parametrize(
+    'family, activation', [('bert', 'identity'), ('bert', 'sigmoid'), ('modernbert', 'sigmoid')]
+)
+def test_a_reranker_opens_there_with_the_same_ranks(family, activation, tmp_path):
     chosen = {'activation': activation, 'max_seq_length': 20}
-    model = model._replace(problem_type='regression', chosen=chosen)
+    model = tiny_models.of_family(family, 'ranking', vocab_size=tiny_models.CONFIG.vocab_size)
+    layer = {name: array[..., :1] for name, array in model.params['classifier'].items()}
+    params = {**model.params, 'classifier': layer}
+    model = model._replace(params=params, problem_type='regression', chosen=chosen)
     export.write(model, tiny_models.tokenizer(), 'sentence_transformers', str(tmp_path / 'ours'))
     export.export(str(tmp_path / 'ours'), 'sentence_transformers', str(tmp_path / 'out'))
     opened = theirs.CrossEncoder(str(tmp_path / 'out'), device='cpu')
@@ -58,7 +61,8 @@ def test_scores_of_pairs(layout, monkeypatch):
     labels = random.integers(0, 2, 60) if layout == 'labelled pairs' else random.random(60)
     logits = random.normal(size=60).astype(np.float32)
     examples = [
-        RankingExample(str(n), 'a', ('b',), (float(label),)) for n, label in enumerate(labels)
+        RankingExample(str(n), layout, 'a', ('b',), (float(label),))
+        for n, label in enumerate(labels)
     ]
     task = RankingTask('pairs', {}, METRICS[layout], {})
     found = task.score(examples, Predictions({str(n): (float(x),) for n, x in enumerate(logits)}))

@@ -11,6 +11,7 @@ drawn ones.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -149,6 +150,14 @@ def multiple_negatives(lists: Lists) -> Compared:
     return jnp.sum(losses_B * is_list_B), jnp.sum(is_list_B)
 
 
+def guess_alike(lists: Lists) -> Array:
+    """Return the best logit that is the same for all, in an order by lot."""
+    held_BC = jnp.where(lists.present, lists.grades, 0.0)
+    share = jnp.clip(jnp.sum(held_BC) / jnp.sum(lists.present), 1e-6, 1 - 1e-6)
+    order_BC = 1e-6 * jax.random.normal(jax.random.key(0), held_BC.shape)
+    return jnp.log(lists.config.pos_weight * share / (1 - share)) + order_BC
+
+
 # By the names of ranking.loss.
 LOSSES: dict[str, Callable[[Lists], Compared]] = {
     'binary_cross_entropy': binary_cross_entropy,
@@ -237,33 +246,21 @@ def make_ranking_objective(model: Any, config: RankingConfig) -> Objective:
     def weights(batch: Batch) -> dict[str, Array]:
         return {'loss': jnp.maximum(measure(read_lists(0.0, batch, config))[1], 1.0)}
 
-    def read_some(features: Mapping[str, np.ndarray], batch_size: int) -> Lists:
+    def evaluate(
+        guess: Callable[[Lists], Array], features: Mapping[str, np.ndarray], batch_size: int
+    ) -> float:
+        """Return the loss that some logits have on the first examples."""
         first = batch_size if in_batch else _GUESSED
         rows = {name: jnp.asarray(array[:first]) for name, array in features.items()}
         batch = add(rows | {'example_weights': jnp.ones(len(rows['labels']))}, None)
-        return read_lists(0.0, batch, config)
-
-    def least(features: Mapping[str, np.ndarray], batch_size: int) -> float:
-        """Return the loss of grades as logits: of some losses the least there can be."""
-        lists = read_some(features, batch_size)
-        total, count = measure(lists._replace(logits=lists.grades))
+        lists = read_lists(0.0, batch, config)
+        total, count = measure(lists._replace(logits=guess(lists)))
         return float(total / count)
 
-    def constant(features: Mapping[str, np.ndarray], batch_size: int) -> float:
-        """Return the loss of the best score that is the same for all, in an order by lot."""
-        lists = read_some(features, batch_size)
-        held_BC = jnp.where(lists.present, lists.grades, 0.0)
-        share = jnp.clip(jnp.sum(held_BC) / jnp.sum(lists.present), 1e-6, 1 - 1e-6)
-        order_BC = 1e-6 * jax.random.normal(jax.random.key(0), lists.present.shape)
-        logits_BC = jnp.log(config.pos_weight * share / (1 - share)) + order_BC
-        total, count = measure(lists._replace(logits=logits_BC))
-        return float(total / count)
-
-    return Objective(
-        sums,
-        weights,
-        config.whole_batch,
-        constant,
-        in_batch,
-        least if config.reads.to_grades else None,
+    objective = Objective(
+        sums, weights, config.whole_batch, functools.partial(evaluate, guess_alike), in_batch
     )
+    if not config.reads.to_grades:
+        return objective
+    least = functools.partial(evaluate, lambda lists: lists.grades)
+    return dataclasses.replace(objective, least=least)

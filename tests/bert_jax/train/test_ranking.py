@@ -24,7 +24,9 @@ LISTS = {'a': ['b', 'c d e f g'], 'b c d': ['h'], 'e f': ['', 'a a a']}
 def make_batch(tokenizer, length=9):
     examples = []
     for name, documents in LISTS.items():
-        examples.append(RankingExample(name, name, tuple(documents), (1.0,) * len(documents)))
+        examples.append(
+            RankingExample(name, 'lists', name, tuple(documents), (1.0,) * len(documents))
+        )
     features = RankingTask('x', {}, (), {}).features(examples, tokenizer, length)
     names = (*KEYS, 'labels', 'teacher_scores')
     batch = {name: features[name] for name in names}

@@ -72,6 +72,8 @@ def test_scores_by_hand(task_of, tmp_path):
     task.write_predictions(str(tmp_path), examples, Predictions(logits))
     again = task.read_predictions(str(tmp_path / 'predictions.tsv'), examples)
     assert again.answers == logits
+    with refused("1 predictions for the 3 documents of '0'"):
+        task.score(examples, Predictions(logits | {'0': (1.0,)}))
 
     graded = task_of(LISTS, ROW)
     found = graded.score(graded.examples('dev'), Predictions({'0': (1.0, 3.0, 2.0)}))
@@ -92,7 +94,7 @@ def test_scores_by_hand(task_of, tmp_path):
     [
         (LISTS, {'ds': ['a']}, '1 documents, and not as many grades'),
         (LISTS, {'ds': [], 'gs': []}, 'no documents'),
-        (LISTS, {'gs': [1, 0, -1]}, 'grades -1 is none of 0 to 126'),
+        (LISTS, {'gs': [1, 0, -1]}, 'grades -1 is none of 0 to 100'),
         (LISTS, {'gs': [1, 0, 'nan']}, "'nan' is not finite"),
         (LISTS, {'gs': [1, 1, 0]}, 'an empty document, which only grade 0 may have'),
         (LISTS, {'ds': ['a', 'b'], 'gs': [1, 1]}, '2 documents of one grade have no order'),

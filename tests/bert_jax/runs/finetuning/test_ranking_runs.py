@@ -78,6 +78,8 @@ def test_a_run_learns_ranks_and_reads_again(folder, encoder, capsys):
     first, second = nearest['nearest']
     assert (first['line'], first['text']) == (2, COLOURS[1]) and first['score'] > second['score']
     assert first['score'] == pytest.approx(answer['value'], abs=1e-5) and 'cosine' in first
+    with refused('--candidates=3: they are fewer than --top=5'):
+        FindNearest(**find, rerank=run, candidates=3)()
     with refused('--candidates: it is for --rerank'):
         FindNearest(**find, candidates=3)()
 
