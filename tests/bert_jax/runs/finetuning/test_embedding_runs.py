@@ -124,6 +124,23 @@ def test_a_run_of_sparse_vectors(folder, encoder):
     assert bert.fill_mask('the [MASK]') and bert(bert.tokenize('the')).hidden.shape[-1] == 32
 
 
+@pytest.mark.parametrize('kind', ['embedding', 'sparse_embedding'])
+def test_a_run_learns_the_scores_of_a_teacher(folder, encoder, kind):
+    """The colour of a word is 4 above another."""
+    lines = []
+    for number in range(40):
+        kind_of, other = number % 6, (number + 1 + number // 6 % 5) % 6
+        texts = {'q': KINDS[kind_of], 'p': COLOURS[kind_of], 'n': COLOURS[other]}
+        lines.append(json.dumps(texts | {'s': [9.0, 5]}))
+    (folder / 'train.jsonl').write_text('\n'.join(lines))
+    columns = {'anchor': 'q', 'positive': 'p', 'negatives': 'n', 'scores': 's'}
+    files = {'train': {'file': 'train.jsonl', 'columns': columns}, 'dev': 'dev.jsonl'}
+    task = sparse_task(folder, kind=kind, files=files)
+    changes = 'steps=100', 'embedding.loss=margin_mse', 'batch_size=8'
+    run, _ = tuner_of(task, encoder).run(configuration(*changes), str(folder / 'run'))
+    assert run['chance_loss'] == pytest.approx(16) and run['train_loss'] < 8
+
+
 def test_what_sparse_vectors_refuse(folder, encoder):
     task, whole = sparse_task(folder), source.read_source(encoder)
     tuner = tuner_of(task, encoder)
