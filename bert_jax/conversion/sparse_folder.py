@@ -44,15 +44,13 @@ class SparseFolder(FolderKind):
         modules, settings = read_modules(folder), read_settings(folder / SETTINGS)
         kinds = [module.kind.replace('MLMTransformer', 'Transformer') for module in modules]
         task = read_settings(folder / LENGTH).get('transformer_task', 'fill-mask')
-        if kinds != ['Transformer', _POOLING] or modules[0].path or task != 'fill-mask':
+        is_built = kinds == ['Transformer', _POOLING] and not modules[0].path
+        has_head = task == 'fill-mask' and 'mlm' in reading.model.parts
+        if not is_built or not has_head or settings.get('max_active_dims'):
             raise UserError(
                 f'{folder / MODULES}: modules {", ".join(kinds) or "none"} ({task}): only a'
-                f' Transformer in the folder itself for fill-mask and {_POOLING} are built here'
-            )
-        if 'mlm' not in reading.model.parts or settings.get('max_active_dims'):
-            raise UserError(
-                f'{folder / SETTINGS}: only models with their masked-LM head and without'
-                ' max_active_dims are built here'
+                f' Transformer in the folder itself for fill-mask, with that head, and {_POOLING}'
+                ' are built here, without max_active_dims'
             )
         pooling = read_settings(folder / modules[1].path / 'config.json')
         sparse = SparseConfig(
@@ -66,11 +64,10 @@ class SparseFolder(FolderKind):
 
     def write_modules(self, folder: epath.Path, model: Model) -> list[str]:
         """Write the pooling."""
-        sparse = model.sentence
-        assert isinstance(sparse, SparseConfig)
+        assert isinstance(model.sentence, SparseConfig)
         pooling = {
-            'pooling_strategy': sparse.pooling,
-            'activation_function': sparse.activation,
+            'pooling_strategy': model.sentence.pooling,
+            'activation_function': model.sentence.activation,
             'word_embedding_dimension': model.config.vocab_size,
         }
         write_json(make_module_folder(folder, 1, _POOLING) / 'config.json', pooling)

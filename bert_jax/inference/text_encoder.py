@@ -121,10 +121,9 @@ def decode_sparse(
             f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'
             f' {vocab_size}: take the model that made them'
         )
-    for row in range(weights_NV.shape[0]):
-        of_text = slice(*weights_NV.indptr[row : row + 2])
-        ids, weights = weights_NV.indices[of_text], weights_NV.data[of_text]
-        order = np.lexsort((ids, -weights))[:top]
-        pieces = tokenizer.tokens(ids[order])
-        decoded.append(list(zip(pieces, weights[order].tolist(), strict=True)))
+    by_text = weights_NV.tolil()
+    for ids, weights in zip(by_text.rows, by_text.data):
+        order = np.lexsort((ids, np.negative(weights)))[:top]
+        pieces = tokenizer.tokens(ids[number] for number in order)
+        decoded.append(list(zip(pieces, (weights[number] for number in order))))
     return decoded
