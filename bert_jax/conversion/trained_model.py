@@ -228,7 +228,9 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
         )
     check_parts(model, source, 'name another class')
     # The opposite is no error: what the class has no place for is left out, and said.
-    return tuple(part for part in model.parts if part not in CLASSES[model.architecture].parts)
+    # A program has what its own head reads; of other formats the class says it.
+    taken = (model.row if shape is None else CLASSES[model.architecture]).parts
+    return tuple(part for part in model.parts if part not in taken)
 
 
 def check_parts(model: Model, source: str, mend: str) -> None:
