@@ -156,7 +156,7 @@ class SentenceConfig(VectorsConfig):
 
 @dataclass(frozen=True)
 class EmbeddingConfig(Section):
-    """How a sentence encoder is fine-tuned; other tasks do not read it."""
+    """How a model of vectors is fine-tuned; other tasks do not read it."""
 
     pooling: Pooling = option('mean', "how the states of a text's pieces become one vector")
     normalize: bool = option(False, 'vectors of length one')

@@ -188,8 +188,10 @@ class Approach:
         passes = task_heads.count_passes(task.head, encoder)
 
         def count_flops(length: int) -> int:
-            # Of the encoder with its pooler; the head's are too few to count.
-            return passes * count_training_flops(encoder, length, predictions=0)
+            # Of the encoder with its pooler, and of a masked-LM head at every position; those of
+            # other heads are too few to count.
+            predictions = length * ('mlm' in head.parts)
+            return passes * count_training_flops(encoder, length, predictions)
 
         return Training(train, scored, model, trained, objective, StepCosts(count_flops))
 
