@@ -17,9 +17,8 @@ the vectors of texts (docs/sentence_embeddings.md), of any model:
   bert-evaluate --init_from=MODEL --translations=en=FILE --translations=de=FILE
 anyone's ranking, a run of six columns as trec_eval reads it:
   bert-evaluate --predictions=RUN --retrieval=DIR
-what vectors or anyone's run have found, read again by a model that scores pairs (docs/search.md):
-  bert-evaluate --init_from=MODEL --retrieval=DIR --rerank=MODEL [--depth=100]
-  bert-evaluate --candidates=RUN --retrieval=DIR --rerank=MODEL
+what was found, read again by a model that scores pairs (docs/search.md):
+  bert-evaluate (--init_from=MODEL or --candidates=RUN) --retrieval=DIR --rerank=MODEL
 
 Every setting that the workdir knows is read from it. Results go to eval/SPLIT.json in the workdir,
 those of vectors to eval/TASK-NAME.json. What is scored follows from the options that are given.
@@ -28,6 +27,7 @@ those of vectors to eval/TASK-NAME.json. What is scored follows from the options
 from __future__ import annotations
 
 import functools
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,8 +40,6 @@ from bert_jax.configs.options import option
 from bert_jax.runs.functions import make_function_of_several
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bert_jax.runs.workdir.results import EvaluateResult
 
 
@@ -217,6 +215,7 @@ class _Vectors(TrainedModel, WithIntervals):
         from bert_jax.configs.files.store import write_note
         from bert_jax.inference import Bert
         from bert_jax.runs.finetuning.evaluation import check_writable
+        from bert_jax.runs.workdir.results import EvaluateResult
         from bert_jax.runs.workdir.workdir import Workdir
 
         if self.workdir:
@@ -224,7 +223,7 @@ class _Vectors(TrainedModel, WithIntervals):
             check_writable(Workdir(self.workdir))
         bert = Bert.load(self.where, 'float32')  # what is scored hangs on no processor
 
-        def embed(texts: Sequence[str], prompt: str | None) -> np.ndarray:
+        def embed(texts: Sequence[str], prompt: str | None) -> Any:
             length, kept = self.max_seq_length, self.truncate_dim
             return bert.embed(texts, (-1,), self.pool, length, prompt, kept)
 
@@ -232,9 +231,10 @@ class _Vectors(TrainedModel, WithIntervals):
         report = self.score(embed, compare=bert.similarity, **drawn)
         report |= {'model': self.where, 'step': bert.source.step}
         if self.workdir:
-            name = f'{report["task"]}-{self.name_data()}'
-            write_note(Workdir(self.workdir).result(name), report, 2)
-        return self.finish(report, self.workdir or '')
+            result = Workdir(self.workdir).result(f'{report["task"]}-{self.name_data()}')
+            write_note(result, report, 2)
+        self.write_output(report)
+        return EvaluateResult(self.workdir or '', report)
 
     def read_options(self) -> None:
         """Raise UserError for what is wrong with the options, before a model is read."""
@@ -302,13 +302,15 @@ class _OfRanking(WithIntervals):
         """Return the scores of a ranking's documents; of what reads them again those after it."""
         self.check_output()
         from bert_jax.runs.vector_evaluation import Reread, evaluate_run
+        from bert_jax.runs.workdir.results import EvaluateResult
 
         reread, of_set = (
             Reread.load(rerank, depth) if rerank else None,
             (self.retrieval, self.split),
         )
         report = evaluate_run(path, *of_set, self.bootstrap, self.bootstrap_seed, reread)
-        return self.finish(report)
+        self.write_output(report)
+        return EvaluateResult('', report)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,9 +478,7 @@ def _check_workdir(workdir: str) -> None:
 
 
 def _name_file(path: str) -> str:
-    from etils import epath
-
-    return epath.Path(path).stem
+    return pathlib.PurePath(path).stem
 
 
 ACTIONS = (

@@ -10,16 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, select_options
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.runtime import Tracker, check_tracker
 from bert_jax.configs.schema import FinetuneConfig, PretrainConfig
-
-if TYPE_CHECKING:
-    from bert_jax.runs.workdir.results import EvaluateResult
 
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 _WARMUP = 'optimizer.warmup_steps'
@@ -269,13 +266,11 @@ class WithIntervals:
         if self.output:
             app.check_output_file('output', self.output)
 
-    def finish(self, report: dict[str, Any], workdir: str = '') -> EvaluateResult:
-        """Return the scores of a workdir, or of none; where a file is named write them into it."""
+    def write_output(self, report: dict[str, Any]) -> None:
+        """Write the scores, where a file is named."""
         from etils import epath
 
         from bert_jax.configs.files.store import write_note
-        from bert_jax.runs.workdir.results import EvaluateResult
 
         if self.output:
             write_note(epath.Path(self.output), report, 2)
-        return EvaluateResult(workdir, report)
