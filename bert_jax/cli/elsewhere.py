@@ -221,15 +221,19 @@ there
     `--init_from=NAME`; in Python `Bert.load` and `Predictor`
 `encode`
     `Bert.load(DIR).embed(TEXTS)`, or `bert-extract-features`
+`MultiVectorEncoder(NAME)`, `encode_query`
+    `Bert.load(NAME).embed(TEXTS, prompt='query')`
 `MultipleNegativesRankingLoss`, `loss`
     `--set embedding.loss=multiple_negatives`
 `CachedMultipleNegativesRankingLoss`, `mini_batch_size`
     that with `--set embedding.chunk_size=`
 `CoSENTLoss`, `CosineSimilarityLoss`, `MSELoss`
     `--set embedding.loss=cosent`, `--set embedding.loss=cosine`, `--set embedding.loss=mse`
+`MarginMSELoss`, `DistillKLDivLoss`
+    `--set embedding.loss=margin_mse`, `--set embedding.loss=distill_kl`
 `MatryoshkaLoss`, `matryoshka_dims`
     `--set embedding.matryoshka=384,192`
-`DenoisingAutoEncoderLoss`, `TripletLoss`, `ContrastiveLoss`, `GISTEmbedLoss`, `MarginMSELoss`
+`DenoisingAutoEncoderLoss`, `TripletLoss`, `ContrastiveLoss`, `GISTEmbedLoss`
     none: triplets train with `--set embedding.loss=multiple_negatives`
 `Pooling`, `pooling_mode`, `Normalize`
     `--set embedding.pooling=`, `--set embedding.normalize=`
