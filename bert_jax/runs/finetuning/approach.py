@@ -190,7 +190,7 @@ class Approach:
         def count_flops(length: int) -> int:
             # Of the encoder with its pooler, and of a masked-LM head at every position; those of
             # other heads are too few to count.
-            predictions = length * ('mlm' in head.parts)
+            predictions = length * ('mlm' in task_heads.HEADS[task.head].parts)
             return passes * count_training_flops(encoder, length, predictions)
 
         return Training(train, scored, model, trained, objective, StepCosts(count_flops))
@@ -263,6 +263,11 @@ class Approach:
             teacher = make_plain(read_source(name))
             if teacher.model.words.reads != 'input_ids':
                 raise UserError(f'embedding.teacher={name} does not read word pieces: take another')
+            if not isinstance(teacher.bert.sentence, SentenceConfig | None):
+                raise UserError(
+                    f'embedding.teacher={name} gives a text no single dense vector: take another,'
+                    ' or its scores, with embedding.loss=distill_kl'
+                )
             self._teachers[name] = teacher
         return self._teachers[name]
 
@@ -313,7 +318,7 @@ def check_sections(losses: LossSettings, task: Task) -> None:
                 if isinstance(head, task_heads.TaskHead) and name in head.sections:
                     kinds.append(head.name)
             raise UserError(
-                f'{name}: it is for tasks of kind {" and ".join(kinds)}, and {task.name} is of kind'
+                f'{name}: it is for tasks of kind {", ".join(kinds)}, and {task.name} is of kind'
                 f' {task.kind}: leave it out'
             )
 

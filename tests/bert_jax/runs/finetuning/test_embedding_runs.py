@@ -267,5 +267,7 @@ def test_other_tasks_refuse_its_settings(folder, encoder):
     task = {'kind': 'regression', 'files': {'train': 'train.jsonl', 'dev': 'dev.jsonl'}}
     (folder / 'number.json').write_text(json.dumps(task | {'columns': columns}))
     tuner = tuner_of(folder / 'number.json', encoder)
-    with refused('embedding: it is for tasks of kind embedding and sparse_embedding, and number'):
+    with refused(
+        'embedding: it is for tasks of kind embedding, sparse_embedding, late_inter.*, and number'
+    ):
         tuner.resolve(configuration('embedding.loss=cosine'))

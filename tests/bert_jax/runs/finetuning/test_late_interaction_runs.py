@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.model.late_interaction import LateInteractionConfig
+from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Bert
@@ -79,6 +80,8 @@ def test_a_run_learns_and_is_used(task_file, encoder, tmp_path):
     assert bert.embed([]) == []
     with refused('pool and truncate_dim are of models that give a text one dense vector'):
         bert.embed(COLOURS, pool='mean')
+    with refused('gives a text no single dense vector: take another, or its scores'):
+        tuner.approach.identify(EmbeddingConfig(loss='mse', teacher=run))
     # Training goes on with the layer of the run, and another width has none to go on with.
     again = finetuning.tuner_of(task_file, run, configuration().runtime)
     more, _ = again.run(configuration('steps=2', 'optimizer.peak_lr=1e-9'), str(tmp_path / 'more'))
