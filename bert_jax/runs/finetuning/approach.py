@@ -7,7 +7,7 @@ feature_based.py has those of section 5.3. It must not know how a run goes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -136,10 +136,9 @@ class Approach:
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
             )
         check_sections(setup.losses, task)
-        if isinstance(task, EmbeddingTask):
-            check_embedding(setup, task)
-        if isinstance(task, RankingTask):
-            check_ranking(setup, self.data)
+        for kind, check in _CHECKS.items():
+            if isinstance(task, kind):
+                check(setup, self.data)
         vectors = self._describe_vectors(setup)
         if vectors is not None:
             vectors.check_encoder(encoder, setup.length)
@@ -323,9 +322,10 @@ def check_sections(losses: LossSettings, task: Task) -> None:
             )
 
 
-def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
+def check_embedding(setup: RunSetup, data: TaskData) -> None:
     """Raise UserError where a model of vectors cannot be trained so."""
-    embedding, encoder = setup.losses.embedding, setup.encoder
+    embedding, encoder, task = setup.losses.embedding, setup.encoder, data.task
+    assert isinstance(task, EmbeddingTask)
     head, examples = cast(VectorHead, task_heads.HEADS[task.head]), task.layouts.get('train', '')
     head.check_settings(setup.losses, encoder)
     embedding.check_batch(setup.batching.size, setup.runtime.accumulation, head.whole_batch)
@@ -357,3 +357,9 @@ def check_ranking(setup: RunSetup, data: TaskData) -> None:
     assert isinstance(task, RankingTask)
     ranking.check_batch(setup.batching.size, setup.runtime.accumulation)
     task.check_loss(ranking, [data.train[number] for number in setup.examples])
+
+
+_CHECKS: dict[type[Task], Callable[[RunSetup, TaskData], None]] = {
+    EmbeddingTask: check_embedding,
+    RankingTask: check_ranking,
+}
