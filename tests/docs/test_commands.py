@@ -351,7 +351,9 @@ def write_files(home: pathlib.Path) -> None:
     put('predictions.json', json.dumps({'1': words[0]}))
     files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
     columns = {'anchor': 'question', 'positive': 'answer'}
-    put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
+    for name, kind in (('alike', 'embedding'), ('lexical', 'sparse_embedding')):
+        task = {'kind': kind, 'files': files, 'columns': columns}
+        put(f'{name}.json', json.dumps(task))
 
     for name in ('train', 'valid', 'test'):
         put(f'conll2003/{name}.txt', rows('W X X B-PER\nW X X O\n', 16, '-DOCSTART- X X O\n'))
