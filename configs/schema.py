@@ -18,7 +18,11 @@ from typing import Any, Literal
 
 from bert_jax.configs.errors import UserError, reading
 from bert_jax.configs.files.json_object import parse
+from bert_jax.configs.model.late_interaction import (
+    LateInteractionSettings as LateInteractionSettings,
+)
 from bert_jax.configs.model.model_config import ModelConfig as ModelConfig
+from bert_jax.configs.model.ranking import RankingConfig as RankingConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig as EmbeddingConfig
 from bert_jax.configs.model.tuning_config import DistillationConfig as DistillationConfig
 from bert_jax.configs.model.tuning_config import TuningConfig as TuningConfig
@@ -245,6 +249,8 @@ class FinetuneConfig(Section):
     tuning: TuningConfig = later(TuningConfig)
     embedding: EmbeddingConfig = later(EmbeddingConfig)
     sparse: SparseTraining = later(SparseTraining)
+    late_interaction: LateInteractionSettings = later(LateInteractionSettings)
+    ranking: RankingConfig = later(RankingConfig)
     optimizer: OptimizerConfig = dataclasses.field(
         # Warm-up is a share of the steps here (warmup_fraction), which follow from the data.
         default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert')

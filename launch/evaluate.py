@@ -17,6 +17,8 @@ the vectors of texts (docs/sentence_embeddings.md), of any model:
   bert-evaluate --init_from=MODEL --translations=en=FILE --translations=de=FILE
 anyone's ranking, a run of six columns as trec_eval reads it:
   bert-evaluate --predictions=RUN --retrieval=DIR
+what was found, read again by a model that scores pairs (docs/search.md):
+  bert-evaluate (--init_from=MODEL or --candidates=RUN) --retrieval=DIR --rerank=MODEL
 
 Every setting that the workdir knows is read from it. Results go to eval/SPLIT.json in the workdir,
 those of vectors to eval/TASK-NAME.json. What is scored follows from the options that are given.
@@ -25,20 +27,19 @@ those of vectors to eval/TASK-NAME.json. What is scored follows from the options
 from __future__ import annotations
 
 import functools
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.cli import app
-from bert_jax.cli.common_flags import TrainedModel
+from bert_jax.cli.common_flags import TrainedModel, WithIntervals
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Pooling
 from bert_jax.configs.options import option
 from bert_jax.runs.functions import make_function_of_several
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bert_jax.runs.workdir.results import EvaluateResult
 
 
@@ -194,36 +195,7 @@ class EvaluateSuite:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WithIntervals:
-    """Options of scores that have intervals.
-
-    Attributes:
-      bootstrap: draws for the 95 % intervals; 0: no intervals.
-      bootstrap_seed: seed of the draws.
-      output: a JSON file that gets the scores too.
-    """
-
-    bootstrap: int = option(1000, bounds=(0, None))
-    bootstrap_seed: int = option(0, within='[0, 4294967295]')
-    output: str | None = None
-
-    def check_output(self) -> None:
-        """Raise UserError where the file cannot be written."""
-        if self.output:
-            app.check_output_file('output', self.output)
-
-    def write_output(self, report: Mapping[str, Any]) -> None:
-        """Write the scores, where a file is named."""
-        from etils import epath
-
-        from bert_jax.configs.files.store import write_note
-
-        if self.output:
-            write_note(epath.Path(self.output), report, 2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Vectors(TrainedModel, _WithIntervals):
+class _Vectors(TrainedModel, WithIntervals):
     """Options of what is scored by the vectors of a model.
 
     Attributes:
@@ -240,9 +212,7 @@ class _Vectors(TrainedModel, _WithIntervals):
         """Return the scores, and write them into the workdir of the model."""
         self.check_output()
         self.read_options()
-
         from bert_jax.configs.files.store import write_note
-        from bert_jax.configs.model.sentence import SentenceConfig
         from bert_jax.inference import Bert
         from bert_jax.runs.finetuning.evaluation import check_writable
         from bert_jax.runs.workdir.results import EvaluateResult
@@ -253,20 +223,16 @@ class _Vectors(TrainedModel, _WithIntervals):
             check_writable(Workdir(self.workdir))
         bert = Bert.load(self.where, 'float32')  # what is scored hangs on no processor
 
-        def embed(texts: Sequence[str], prompt: str | None) -> np.ndarray:
+        def embed(texts: Sequence[str], prompt: str | None) -> Any:
             length, kept = self.max_seq_length, self.truncate_dim
             return bert.embed(texts, (-1,), self.pool, length, prompt, kept)
 
-        report = self.score(
-            embed,
-            compare=(bert.source.bert.sentence or SentenceConfig()).similarity,
-            draws=self.bootstrap,
-            seed=self.bootstrap_seed,
-        )
+        drawn = {'draws': self.bootstrap, 'seed': self.bootstrap_seed}
+        report = self.score(embed, compare=bert.similarity, **drawn)
         report |= {'model': self.where, 'step': bert.source.step}
         if self.workdir:
-            name = f'{report["task"]}-{self.name_data()}'
-            write_note(Workdir(self.workdir).result(name), report, 2)
+            result = Workdir(self.workdir).result(f'{report["task"]}-{self.name_data()}')
+            write_note(result, report, 2)
         self.write_output(report)
         return EvaluateResult(self.workdir or '', report)
 
@@ -292,50 +258,93 @@ class EvaluateRetrieval(_Vectors):
     """Search by a model's vectors, and score the ranking.
 
     Attributes:
-      retrieval: score vectors: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
-        (BEIR).
+      retrieval: score vectors: a folder of BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
+      split: the split to score.
+      rerank: a model that scores pairs, which reads the nearest documents again.
+      depth: how many it reads of a query; default: 100.
+    """
+
+    retrieval: str
+    split: str = 'test'
+    rerank: str | None = None
+    depth: int | None = option(None, bounds=(1, None))
+
+    def read_options(self) -> None:
+        """Raise UserError for a depth of nothing."""
+        if self.depth and not self.rerank:
+            raise UserError('--depth: it is for --rerank, which names what reads again')
+
+    def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
+        """Return nDCG and others, as sentence-transformers and trec_eval have them."""
+        from bert_jax.runs.vector_evaluation import Reread, evaluate_retrieval
+
+        reread = Reread.load(self.rerank, self.depth or 100) if self.rerank else None
+        return evaluate_retrieval(embed, self.retrieval, self.split, **measured, reread=reread)
+
+    def name_data(self) -> str:
+        """Return the folder's name and the split."""
+        return f'{_name_file(self.retrieval)}-{self.split}{"-reranked" if self.rerank else ""}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfRanking(WithIntervals):
+    """Options of what scores anyone's ranking.
+
+    Attributes:
+      retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (BEIR).
       split: the split to score.
     """
 
     retrieval: str
     split: str = 'test'
 
-    def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
-        """Return nDCG and others, as sentence-transformers and trec_eval have them."""
-        from bert_jax.runs import vector_evaluation
+    def score(self, path: str, rerank: str | None = None, depth: int = 100) -> EvaluateResult:
+        """Return the scores of a ranking's documents; of what reads them again those after it."""
+        self.check_output()
+        from bert_jax.runs.vector_evaluation import Reread, evaluate_run
+        from bert_jax.runs.workdir.results import EvaluateResult
 
-        return vector_evaluation.evaluate_retrieval(embed, self.retrieval, self.split, **measured)
-
-    def name_data(self) -> str:
-        """Return the folder's name and the split."""
-        return f'{_name_file(self.retrieval)}-{self.split}'
+        reread, of_set = (
+            Reread.load(rerank, depth) if rerank else None,
+            (self.retrieval, self.split),
+        )
+        report = evaluate_run(path, *of_set, self.bootstrap, self.bootstrap_seed, reread)
+        self.write_output(report)
+        return EvaluateResult('', report)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateRanking(_WithIntervals):
+class EvaluateRanking(_OfRanking):
     """Score anyone's ranking, without any model.
 
     Attributes:
       predictions: a run of six columns, as trec_eval reads it.
-      retrieval: a folder with queries.jsonl and qrels/SPLIT.tsv (BEIR).
-      split: the split to score.
     """
 
     predictions: str
-    retrieval: str
-    split: str = 'test'
 
     def __call__(self) -> EvaluateResult:
         """Return the scores of its documents."""
-        self.check_output()
-        from bert_jax.runs import vector_evaluation
-        from bert_jax.runs.workdir.results import EvaluateResult
+        return self.score(self.predictions)
 
-        report = vector_evaluation.evaluate_run(
-            self.predictions, self.retrieval, self.split, self.bootstrap, self.bootstrap_seed
-        )
-        self.write_output(report)
-        return EvaluateResult('', report)
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateReranking(_OfRanking):
+    """Read anyone's ranking again, and score it before and after.
+
+    Attributes:
+      candidates: a run of six columns, as trec_eval reads it: what was found for each query.
+      rerank: a model that scores pairs, which reads it again.
+      depth: how many documents it reads of a query.
+    """
+
+    candidates: str
+    rerank: str
+    depth: int = option(100, bounds=(1, None))
+
+    def __call__(self) -> EvaluateResult:
+        """Return the scores before and after."""
+        return self.score(self.candidates, self.rerank, self.depth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,9 +478,7 @@ def _check_workdir(workdir: str) -> None:
 
 
 def _name_file(path: str) -> str:
-    from etils import epath
-
-    return epath.Path(path).stem
+    return pathlib.PurePath(path).stem
 
 
 ACTIONS = (
@@ -482,6 +489,7 @@ ACTIONS = (
     EvaluateSuite,
     EvaluateRetrieval,
     EvaluateRanking,
+    EvaluateReranking,
     EvaluateSimilarity,
     EvaluatePairs,
     EvaluateTranslations,

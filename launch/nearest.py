@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from bert_jax.cli import app
 from bert_jax.cli.common_flags import TrainedModel
+from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Pooling
 from bert_jax.configs.options import option
 
@@ -38,8 +40,10 @@ class FindNearest(TrainedModel):
         as a sentence encoder says, or mean.
       max_seq_length: word pieces of the longest row, longer texts are cut; default: as many as the
         model has.
+      rerank: a model that scores pairs, which reads the nearest again and gives their order.
+      candidates: how many it reads; default: 100.
       json: a JSON object a line: {"query", "nearest": [{"line", "text", "cosine"}]}, where the last
-        is called as what compares the model's vectors.
+        is called as what compares the model's vectors; with --rerank also "score".
     """
 
     queries: tuple[str, ...] = option((), words='["a query" ...]', texts=True)
@@ -49,11 +53,19 @@ class FindNearest(TrainedModel):
     layer: int = -1
     pool: Pooling | None = None
     max_seq_length: int | None = None
+    rerank: str | None = None
+    candidates: int | None = option(None, bounds=(1, None))
     json: bool = False
 
     def __call__(self) -> None:
         """Print the answers."""
+        candidates = self.candidates or 100
+        if self.candidates and not self.rerank:
+            raise UserError('--candidates: it is for --rerank, which names what reads them')
+        if self.rerank and candidates < self.top:
+            raise UserError(f'--candidates={candidates}: they are fewer than --top={self.top}')
         from bert_jax.cli.questions import answer_each
+        from bert_jax.inference.reranker import load_scorer, rank
         from bert_jax.inference.semantic_search import SemanticSearch
         from bert_jax.input_pipeline.text.record_files import Reader, parse_columns
 
@@ -62,15 +74,26 @@ class FindNearest(TrainedModel):
             self.where, reader, self.layer, self.pool, self.max_seq_length
         )
 
+        scorer = load_scorer(self.rerank) if self.rerank else None
+
+        def find(query: str) -> list[dict[str, Any]]:
+            near = search.nearest(query, candidates if scorer else self.top)
+            answers = [{'line': s.line, 'text': s.text, search.similarity: s.score} for s in near]
+            if scorer is None:
+                return answers
+            ranked = rank(scorer, query, [s.text for s in near], self.top)
+            return [answers[best['index']] | {'score': best['score']} for best in ranked]
+
         def answer(query: str) -> str:
-            near = search.nearest(query, self.top)
+            nearest = find(query)
             if self.json:
-                nearest = [
-                    {'line': s.line, 'text': s.text, search.similarity: s.score} for s in near
-                ]
                 return json.dumps({'query': query, 'nearest': nearest}, ensure_ascii=False)
-            lines = [f'  {s.score:7.4f}  line {s.line}: {s.text}' for s in near]
-            return '\n'.join([query, *lines])
+            lines = [query]
+            for sentence in nearest:
+                score = f'{sentence["score"]:7.4f}  ' if scorer else ''
+                near = f'{score}{sentence[search.similarity]:7.4f}'
+                lines.append(f'  {near}  line {sentence["line"]}: {sentence["text"]}')
+            return '\n'.join(lines)
 
         answer_each(self.queries, answer)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.options import option, select_options
@@ -243,3 +243,34 @@ class RecordFile:
 
 
 ALL_RECORDS = RecordFile()  # of a file whose name says what it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithIntervals:
+    """Options of scores that have intervals.
+
+    Attributes:
+      bootstrap: draws for the 95 % intervals; 0: no intervals.
+      bootstrap_seed: seed of the draws.
+      output: a JSON file that gets the scores too.
+    """
+
+    bootstrap: int = option(1000, bounds=(0, None))
+    bootstrap_seed: int = option(0, within='[0, 4294967295]')
+    output: str | None = None
+
+    def check_output(self) -> None:
+        """Raise UserError where the file cannot be written."""
+        from bert_jax.cli import app
+
+        if self.output:
+            app.check_output_file('output', self.output)
+
+    def write_output(self, report: dict[str, Any]) -> None:
+        """Write the scores, where a file is named."""
+        from etils import epath
+
+        from bert_jax.configs.files.store import write_note
+
+        if self.output:
+            write_note(epath.Path(self.output), report, 2)

@@ -221,15 +221,19 @@ there
     `--init_from=NAME`; in Python `Bert.load` and `Predictor`
 `encode`
     `Bert.load(DIR).embed(TEXTS)`, or `bert-extract-features`
+`MultiVectorEncoder(NAME)`, `encode_query`
+    `Bert.load(NAME).embed(TEXTS, prompt='query')`
 `MultipleNegativesRankingLoss`, `loss`
     `--set embedding.loss=multiple_negatives`
 `CachedMultipleNegativesRankingLoss`, `mini_batch_size`
     that with `--set embedding.chunk_size=`
 `CoSENTLoss`, `CosineSimilarityLoss`, `MSELoss`
     `--set embedding.loss=cosent`, `--set embedding.loss=cosine`, `--set embedding.loss=mse`
+`MarginMSELoss`, `DistillKLDivLoss`
+    `--set embedding.loss=margin_mse`, `--set embedding.loss=distill_kl`
 `MatryoshkaLoss`, `matryoshka_dims`
     `--set embedding.matryoshka=384,192`
-`DenoisingAutoEncoderLoss`, `TripletLoss`, `ContrastiveLoss`, `GISTEmbedLoss`, `MarginMSELoss`
+`DenoisingAutoEncoderLoss`, `TripletLoss`, `ContrastiveLoss`, `GISTEmbedLoss`
     none: triplets train with `--set embedding.loss=multiple_negatives`
 `Pooling`, `pooling_mode`, `Normalize`
     `--set embedding.pooling=`, `--set embedding.normalize=`
@@ -247,6 +251,10 @@ there
     `bert-evaluate --sts=FILE`, `bert-evaluate --pairs=FILE`
 `mine_hard_negatives`, `semantic_search`
     `bert-nearest`, with `--mine` for the first
+`BinaryCrossEntropyLoss`, `ListNetLoss`, `LambdaLoss`, `RankNetLoss`
+    `--set ranking.loss=` ([search.md](search.md))
+`rank`, `CrossEncoderRerankingEvaluator`
+    `Bert.load(DIR).rank(QUERY, DOCUMENTS)`, `bert-evaluate --retrieval=DIR --rerank=MODEL`
 """,
     'pipeline and AutoModel': """
 there

@@ -36,6 +36,7 @@ class CrossEncoderFolder(FolderKind):
     """A classifier of pairs with its activation and its longest row."""
 
     model_type = 'CrossEncoder'
+    package = 'sentence_transformers.base.modules.transformer'
 
     def add(self, folder: epath.Path, reading: Reading) -> Reading:
         """Return a cross-encoder: a classifier with its activation and its longest row."""
@@ -64,6 +65,30 @@ class CrossEncoderFolder(FolderKind):
         if length:
             chosen['max_seq_length'] = length
         return reading._replace(model=model._replace(chosen=chosen))
+
+    def fits(self, model: Model) -> bool:
+        """Tell whether a model is a cross-encoder: its scores have an activation, by name."""
+        return 'activation' in model.chosen
+
+    def write_modules(self, folder: epath.Path, model: Model) -> list[str]:
+        """Write nothing: there is the Transformer alone."""
+        return ['Transformer']
+
+    def describe_rows(self, model: Model) -> dict[str, Any]:
+        """Return what makes scores of the Transformer, as release 6.2 has it."""
+        return {
+            'transformer_task': 'sequence-classification',
+            'modality_config': {'text': {'method': 'forward', 'method_output_name': 'logits'}},
+            'module_output_name': 'scores',
+        }
+
+    def describe(self, model: Model) -> dict[str, Any]:
+        """Return the kind and its activation; releases before 6 read config.json alone."""
+        return {
+            '__version__': {'sentence_transformers': '6.2.0'},
+            'model_type': self.model_type,
+            'activation_fn': _name_activation(model),
+        }
 
 
 def read_activation(settings: Mapping[str, Any]) -> Any:
@@ -101,10 +126,14 @@ def add_activation(model: Model, named: Any, file: epath.Path) -> Model:
     return model._replace(chosen=chosen)
 
 
+def _name_activation(model: Model) -> str:
+    ours = model.chosen.get('activation', 'identity')
+    return next(name for name, activation in _ACTIVATIONS.items() if activation == ours)
+
+
 def describe_cross_encoder(model: Model) -> dict[str, Any]:
     """Return what config.json says so that a CrossEncoder gives a model's scores as we do."""
-    ours = model.chosen.get('activation', 'identity')
-    name = next(name for name, activation in _ACTIVATIONS.items() if activation == ours)
+    name = _name_activation(model)
     return {
         'sentence_transformers': {'activation_fn': name},
         'sbert_ce_default_activation_function': name,  # of the releases up to 3

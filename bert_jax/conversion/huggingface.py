@@ -26,6 +26,7 @@ from bert_jax.configs.model.families.family import Family, TransformersNames
 from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import cross_encoder_folder, parameters, trained_model
+from bert_jax.conversion.late_interaction_folder import STANFORD
 from bert_jax.conversion.parameters import Layout, NameOf, Tensors
 from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.conversion.weight_files import read_tensors
@@ -123,6 +124,9 @@ def read(directory: epath.PathLike) -> Reading:
     outputs = len(labels) or settings.get('num_labels', 2)
     if _has_score_alone(architecture):
         outputs = 1
+    if 'projection' in parts:
+        ((piece,), _) = name_of('projection/kernel')
+        outputs = len(tensors[piece.name])
     layout = Layout(config, parts, outputs, name_of)
     model = Model(
         config,
@@ -245,6 +249,8 @@ def _read_stated(folder: epath.Path) -> _Stated:
     named = settings.get('architectures') or [names.bare]  # absent in files of an encoder alone
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
+    if named[0] == STANFORD:  # an encoder with a layer for vectors of tokens beside it
+        named = [names.bare]
     described = f'{folder}: config.json describes {named[0]} (model_type {kind!r})'
     if family is None:
         types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)

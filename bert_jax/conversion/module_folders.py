@@ -59,6 +59,16 @@ class FolderKind:
         """
         raise NotImplementedError
 
+    def fits(self, model: Model) -> bool:
+        """Tell whether a model is written so."""
+        return self.vectors is not None and type(model.sentence) is self.vectors
+
+    def describe_rows(self, model: Model) -> dict[str, Any]:
+        """Return what the settings of the Transformer say: the longest row."""
+        assert model.sentence is not None
+        length = model.sentence.longest(model.config.max_position)
+        return {'max_seq_length': length, 'do_lower_case': False}
+
     def describe(self, model: Model) -> dict[str, Any]:
         """Return what the settings say besides what all kinds say."""
         return {}

@@ -11,6 +11,13 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.cross_encoder_folder import CrossEncoderFolder
+from bert_jax.conversion.late_interaction_folder import (
+    STANFORD,
+    MultiVectorFolder,
+    PyLateFolder,
+    StanfordFolder,
+    is_stanford,
+)
 from bert_jax.conversion.module_folders import (
     LENGTH,
     MODULES,
@@ -26,18 +33,33 @@ from bert_jax.conversion.trained_model import Model, Reading
 
 # The first release whose directories look so: no reader takes this one for newer than itself.
 _VERSION = '2.7.0'
-_KINDS: tuple[FolderKind, ...] = (SentenceFolder(), SparseFolder(), CrossEncoderFolder())
+_KINDS: tuple[FolderKind, ...] = (
+    SentenceFolder(),
+    SparseFolder(),
+    CrossEncoderFolder(),
+    MultiVectorFolder(),
+    PyLateFolder(),
+    StanfordFolder(),
+)
+
+
+def is_cross_encoder(model: Model) -> bool:
+    """Tell whether a model is written as one that scores pairs."""
+    return CrossEncoderFolder().fits(model)
 
 
 def is_directory(folder: epath.PathLike) -> bool:
     """Tell whether a folder is one of sentence-transformers."""
-    return (epath.Path(folder) / MODULES).exists()
+    folder = epath.Path(folder)
+    return (folder / MODULES).exists() or is_stanford(folder)
 
 
 def find_kind(folder: epath.Path) -> FolderKind:
     """Return the kind of a directory. UserError for a class of theirs that is not read."""
     file = folder / SETTINGS
     named = read_settings(file).get('model_type') or 'SentenceTransformer'
+    if is_stanford(folder):
+        named = STANFORD
     for kind in _KINDS:
         if kind.model_type == named:
             return kind
@@ -56,23 +78,21 @@ def add_modules(path: epath.PathLike, reading: Reading) -> Reading:
 
 
 def write(folder: epath.Path, model: Model) -> None:
-    """Write what makes vectors of a text beside the weights and the tokenizer."""
-    vectors = model.sentence
-    assert vectors is not None  # of a model that makes none there is nothing to write
-    (kind,) = (kind for kind in _KINDS if kind.vectors is type(vectors))
+    """Write what makes vectors of a text, or scores, beside the weights and the tokenizer."""
+    (kind,) = (kind for kind in _KINDS if kind.fits(model))
     modules = []
     for number, name in enumerate(kind.write_modules(folder, model)):
         path = name_module(number, name)
         type_ = f'{kind.package}.{name}'
         modules.append({'idx': number, 'name': str(number), 'path': path, 'type': type_})
-    length = vectors.longest(model.config.max_position)
-    write_json(folder / LENGTH, {'max_seq_length': length, 'do_lower_case': False})
+    write_json(folder / LENGTH, kind.describe_rows(model))
     settings = {
         '__version__': {'sentence_transformers': _VERSION},
-        'prompts': dict(vectors.prompts),
+        'prompts': dict(model.sentence.prompts) if model.sentence else {},
         'default_prompt_name': None,
-        'similarity_fn_name': vectors.similarity,
     }
+    if model.sentence:
+        settings['similarity_fn_name'] = model.sentence.similarity
     write_json(folder / SETTINGS, settings | kind.describe(model))
     # Last: a folder that has it is whole.
     write_json(folder / MODULES, modules)

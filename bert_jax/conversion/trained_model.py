@@ -107,9 +107,8 @@ class Model(NamedTuple):
     @property
     def outputs(self) -> int:
         """How many outputs its task has; 2 for weights that are of no task."""
-        # The bias of a task's part has one entry for each output.
         for part in select_of_task(self.parts):
-            return len(self.params[part]['bias'])
+            return self.params[part]['kernel'].shape[-1]
         return 2
 
 
@@ -184,15 +183,15 @@ def check_arrays(model: Model, source: str, settings: str) -> None:
             ours.append(part.path)
     shapes = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(tuple(ours))}
 
-    # How many outputs a task has its labels say, or its own bias where they have no names.
+    # How many outputs a task has its labels say, or its own layer where they have no names.
     outputs, head = 2, CLASSES.get(model.architecture)
     if model.labels and head is not None and head.labelled:
         outputs = len(model.labels)
     else:
         for name in select_of_task(parts):
-            of_bias = shapes.get(f'{PARTS[name].path}bias')
-            if of_bias:
-                outputs = of_bias[0]
+            kernel = shapes.get(f'{PARTS[name].path}kernel')
+            if kernel:
+                outputs = kernel[-1]
                 break
     wanted = find_shapes(model.config, parts, outputs)
     if 'pooler' not in parts:
@@ -229,7 +228,9 @@ def list_left_out(model: Model, source: str, shape: Collection[str] | None = ())
         )
     check_parts(model, source, 'name another class')
     # The opposite is no error: what the class has no place for is left out, and said.
-    return tuple(part for part in model.parts if part not in CLASSES[model.architecture].parts)
+    # A program has what its own head reads; of other formats the class says it.
+    taken = (model.row if shape is None else CLASSES[model.architecture]).parts
+    return tuple(part for part in model.parts if part not in taken)
 
 
 def check_parts(model: Model, source: str, mend: str) -> None:

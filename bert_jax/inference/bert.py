@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import sparse
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import SentenceConfig, Similarity
@@ -34,7 +33,8 @@ from bert_jax.inference.engine import check_process
 from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.text_encoder import TextEncoder
+from bert_jax.inference.reranker import CrossEncoder, rank
+from bert_jax.inference.text_encoder import TextEncoder, decode_sparse
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
 from bert_jax.input_pipeline.tasks.similarity import unit
@@ -279,9 +279,13 @@ class Bert:
         # What is named takes the place of all that the model says of its vectors.
         is_named = pool is not None or tuple(layers) != (-1,)
         if not isinstance(of_model, SentenceConfig):
-            if not is_named and truncate_dim is None:
-                return self._encoder(max_length)(listed(texts), prompt)
-            of_model = SentenceConfig()
+            if is_named or truncate_dim is not None:
+                raise UserError(
+                    'layers, pool and truncate_dim are of models that give a text one dense vector,'
+                    f' and {self.source.where} is trained for {self.source.bert.head}: leave them'
+                    ' out'
+                )
+            return self._encoder(max_length and self._check_length(max_length))(texts, prompt)
         array = self._pool_states(
             texts,
             layers,
@@ -331,23 +335,29 @@ class Bert:
         Raises:
           UserError: they are of another vocabulary.
         """
-        weights_NV, decoded = sparse.csr_array(vectors), []
-        if weights_NV.shape[1] != self.config.vocab_size:
-            raise UserError(
-                f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'
-                f' {self.config.vocab_size}: take the model that made them'
-            )
-        by_text = weights_NV.tolil()
-        for ids, weights in zip(by_text.rows, by_text.data):
-            order = np.lexsort((ids, np.negative(weights)))[:top]
-            pieces = self.tokenizer.tokens(ids[place] for place in order)
-            decoded.append(list(zip(pieces, (weights[place] for place in order))))
-        return decoded
+        return decode_sparse(vectors, self.tokenizer, self.config.vocab_size, top)
 
     @property
     def similarity(self) -> Similarity:
         """Return what compares two vectors of the model, 'cosine' where it says nothing."""
         return (self.source.bert.sentence or SentenceConfig()).similarity
+
+    def rank(
+        self, query: str, documents: Sequence[str], top: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return {'index', 'score', 'text'} of the `top` documents for a query, best first.
+
+        A cross-encoder reads the query beside each document, and cuts the longer of the two where
+        both are longer than a row. Ties go by index.
+
+        Raises:
+          UserError: the model does not give a pair one number.
+        """
+        return rank(self._scorer, query, documents, top)
+
+    @functools.cached_property
+    def _scorer(self) -> CrossEncoder:
+        return CrossEncoder(self.source, self._compute_dtype)
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
         """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.

@@ -22,7 +22,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.schema import RuntimeConfig
 from bert_jax.conversion import serving
 from bert_jax.costs.step_costs import count_held_bytes
-from bert_jax.input_pipeline.tasks.base import Arrays
+from bert_jax.input_pipeline.tasks.base import Arrays, get_row_lengths
 from bert_jax.mesh import construction, sharding
 from bert_jax.model import layout, partition
 from bert_jax.runs.finetuning.data_collator import (
@@ -145,12 +145,12 @@ class InferenceEngine:
     def __call__(self, rows: Arrays) -> Iterable[Result]:
         """Start the function on all rows, without waiting for it; `gather` does.
 
-        rows: INPUT_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.
+        rows: ROW_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.
         """
         check_process()
 
         # A list, so that all batches are sent before anyone waits for the first.
-        plan = list(self._plan(rows['input_mask'].sum(axis=1)))
+        plan = list(self._plan(get_row_lengths(rows)))
         if len(plan) == 1 or self._backend != 'cpu' or self._collate.mesh.size > 1:
             return list(run(self._function, self._params, rows, plan, self._collate))
         started = [_get_pool().submit(self._answer, rows, planned) for planned in plan]

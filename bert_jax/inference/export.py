@@ -128,7 +128,7 @@ def export(
     model = source.bert
     if options.architecture:
         model = model._replace(architecture=options.architecture)
-    if format == 'sentence_transformers':
+    if format == 'sentence_transformers' and not sentence_transformers.is_cross_encoder(model):
         model = _make_sentence_encoder(model)
     if not of_ours:
         model = store_words(model, source.where)
@@ -239,6 +239,7 @@ def _write_huggingface(
     reading = huggingface.read(folder)
     if format == 'sentence_transformers':
         sentence_transformers.write(folder, model)
+        left_out = tuple(part for part in left_out if part not in model.row.parts)
         reading = sentence_transformers.add_modules(folder, reading)
     return reading, left_out
 

@@ -92,6 +92,7 @@ class Encoder(nn.Module):
         segment_ids_BT: Array,
         dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
+        scored_mask_BT: Array | None = None,
     ) -> tuple[Array, Array, Array | None]:
         """Return (hidden states [B, T, H], pooled token [B, H], word table [V, E] to share).
 
@@ -113,8 +114,12 @@ class Encoder(nn.Module):
         pack_ids_BT = position_ids_BT = None
         if packing:
             pack_ids_BT, position_ids_BT = packing.pack_ids_BT, packing.position_ids_BT
+        # Masks behind a query, which nothing sees, are scored: they are at positions of their own.
+        is_token_BT = input_mask_BT
+        if scored_mask_BT is not None:
+            is_token_BT = jnp.maximum(input_mask_BT, scored_mask_BT)
         x_BTH, shared_VE = Embeddings(c, self.dtype, name='embeddings')(
-            words, segment_ids_BT, dropout_rng, position_ids_BT, input_mask_BT
+            words, segment_ids_BT, dropout_rng, position_ids_BT, is_token_BT
         )
 
         # Kept only where a caller asks for them, of blocks that are traced one after the other.

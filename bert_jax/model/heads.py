@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from bert_jax.configs.model.late_interaction import LateInteractionConfig
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.configs.schema import ModelConfig
@@ -26,7 +29,8 @@ from bert_jax.model.blocks.norms import make_norm
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import get_words, make_table_init, pad_vocab
 from bert_jax.model.encoder import Encoder, Packing
-from bert_jax.model.pooling import compute_sentence_vectors
+from bert_jax.model.late_interaction import TokenVectors
+from bert_jax.model.pooling import compute_sentence_vectors, normalize
 from bert_jax.model.splade import pool_logits
 from bert_jax.model.vocabulary_loss import Factors
 
@@ -64,7 +68,8 @@ class EncoderModel(nn.Module):
         # of the examples, where 0 is padding.
         words = get_words(batch, self.config)
         if 'pack_ids' not in batch:
-            return encoder(words, batch['input_mask'], batch['segment_ids'], dropout_rng)
+            inputs = words, batch['input_mask'], batch['segment_ids'], dropout_rng
+            return encoder(*inputs, scored_mask_BT=batch.get('scored_mask'))
         packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
         mask_BT = jnp.minimum(packing.pack_ids_BT, 1)
         return encoder(words, mask_BT, batch['segment_ids'], dropout_rng, packing)
@@ -232,10 +237,13 @@ class Classifier(EncoderModel):
 
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> Array:
-        """-> logits [B, C]."""
+        """-> logits [B, C]; of a batch whose inputs are lists [B, L, T] logits [B, L, C]."""
+        return _run_by_row(batch, dropout_rng, self._scores)
+
+    def _scores(self, rows: Batch, dropout_rng: DropoutRng | None) -> Array:
         before = self.head_dropout if self.config.traits.class_head.drops_before else 0.0
-        _, pooled_BH, _ = self.encode(batch, dropout_rng, before, pools=True)
-        return self.scores(pooled_BH, self.outputs, self.head_dropout, dropout_rng)
+        _, pooled_RH, _ = self.encode(rows, dropout_rng, before, pools=True)
+        return self.scores(pooled_RH, self.outputs, self.head_dropout, dropout_rng)
 
 
 class Span(EncoderModel):
@@ -299,6 +307,31 @@ class SparseEncoder(EncoderModel):
         return pool_logits(factors, rows['input_mask'], self.sentence)
 
 
+class MultiVectorEncoder(EncoderModel):
+    """A vector for each token of a text, of which some are scored (ColBERT).
+
+    outputs: the numbers of a vector; 0: as `sentence` says. Without scored_mask all tokens count.
+    """
+
+    outputs: int = 0
+    sentence: LateInteractionConfig = LateInteractionConfig()
+
+    @nn.compact
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> TokenVectors:
+        """Return the vectors of a batch whose inputs are [B, T], or [B, C, T]."""
+        return _run_by_row(batch, dropout_rng, self._vectors)
+
+    def _vectors(self, rows: Batch, dropout_rng: DropoutRng | None) -> TokenVectors:
+        settings = self.sentence.settings
+        width = self.outputs or settings.width
+        x_RTH, _, _ = self.encode(rows, dropout_rng)
+        layer = dense(self.config, width, self.dtype, 'projection', use_bias=False)
+        vectors_RTD = layer(x_RTH).astype(jnp.float32)
+        if settings.normalize:
+            vectors_RTD = normalize(vectors_RTD)
+        return TokenVectors(vectors_RTD, rows.get('scored_mask', rows['input_mask']))
+
+
 class Choice(EncoderModel):
     """One score for each of an example's inputs, of which one is right.
 
@@ -320,8 +353,8 @@ class Choice(EncoderModel):
 def _run_by_row(
     batch: Batch,
     dropout_rng: DropoutRng | None,
-    of_rows: Callable[[Batch, DropoutRng | None], Array],
-) -> Array:
+    of_rows: Callable[[Batch, DropoutRng | None], Any],
+) -> Any:
     """Return `of_rows` for inputs [B, T], or for [B, C, T], C inputs an example: [B, C, ...]."""
     # The encoder knows rows alone: B examples of C inputs are B C rows. Sizes of rows may be
     # symbolic (export), hence *examples.
@@ -329,9 +362,10 @@ def _run_by_row(
     if len(examples) == 1:
         return of_rows(batch, dropout_rng)
     C = examples[-1]
-    rows = {name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')}
+    shape = batch['input_ids'].shape
+    rows = {name: x.reshape(-1, T) for name, x in batch.items() if x.shape == shape}
     if dropout_rng is not None:  # every input is a row of its own to dropout
         numbers_BC = dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]
         dropout_rng = dataclasses.replace(dropout_rng, rows_B=numbers_BC.reshape(-1))
-    outputs = of_rows(rows, dropout_rng)
-    return outputs.reshape(*examples, *outputs.shape[1:])
+    fold = lambda output: output.reshape(*examples, *output.shape[1:])
+    return jax.tree.map(fold, of_rows(rows, dropout_rng))

@@ -21,6 +21,7 @@ from jax import Array
 from scipy import sparse
 
 from bert_jax.configs.errors import UserError
+from bert_jax.model.late_interaction import MultiVectors, compare_in_batch, compare_own
 
 # Products of float32, which a TPU and a GPU would round by themselves.
 _PRECISION = 'highest'
@@ -150,7 +151,7 @@ class SparseVectors:
         return {'active_dims': active, 'sparsity_ratio': 1 - active / V}
 
 
-KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors)
+KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors, MultiVectors)
 
 
 def read_vectors(values: Any, similarity: str) -> TextVectors:
@@ -200,3 +201,4 @@ def _multiply_in_batch(vectors_BCH: Array) -> Array:
 
 PRODUCTS = Comparison(_multiply_own, _multiply_in_batch)
 COSINES = PRODUCTS._replace(of_unit=True, scale=20.0)
+MAXSIM = Comparison(compare_own, compare_in_batch)

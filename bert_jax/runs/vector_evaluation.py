@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Similarity
+from bert_jax.inference.reranker import Scorer, load_scorer, score_pairs
 from bert_jax.inference.semantic_search import nearest
 from bert_jax.input_pipeline.tasks import beir, similarity
 from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
@@ -33,6 +34,19 @@ Report = dict[str, Any]
 DRAWS = 1000
 
 
+class Reread(NamedTuple):
+    """What reads the first `depth` documents of a ranking again, and its name."""
+
+    scorer: Scorer
+    name: str = ''
+    depth: int = 100
+
+    @classmethod
+    def load(cls, name: str, depth: int) -> Reread:
+        """Load a model that scores pairs. UserError where it scores none."""
+        return cls(load_scorer(name), name, depth)
+
+
 def evaluate_retrieval(
     embedder: Embedder,
     folder: str,
@@ -40,6 +54,7 @@ def evaluate_retrieval(
     compare: Similarity = 'cosine',
     draws: int = DRAWS,
     seed: int = 0,
+    reread: Reread | None = None,
 ) -> Report:
     """Search the corpus of a folder in BEIR's layout for each query; return the scores.
 
@@ -53,6 +68,7 @@ def evaluate_retrieval(
       compare: how vectors are compared.
       draws: of the bootstrap over queries; 0 gives no intervals.
       seed: of the draws.
+      reread: what puts the nearest documents in an order of its own; None: nothing.
 
     Raises:
       UserError: a file is not as expected, or has an id that does not fit.
@@ -62,13 +78,14 @@ def evaluate_retrieval(
     ids = beir.sort_ties(given.documents, beir.is_graded(given.grades))
     documents = _embed_once(embedder, [given.documents[name] for name in ids], 'document', compare)
     queries = _embed_once(embedder, list(given.queries.values()), 'query', compare)
-    _, indices_QK = nearest(queries, documents, beir.DEPTH)
+    depth = max(beir.DEPTH, reread.depth if reread else 0)
+    _, indices_QK = nearest(queries, documents, depth)
     rankings = {
         query: [ids[index] for index in indices_K]
         for query, indices_K in zip(given.queries, indices_QK)
     }
     report: Report = {'task': 'retrieval', 'data': folder, 'split': split}
-    report |= _score_rankings(rankings, given, draws, seed) | {'similarity': compare}
+    report |= _score_rankings(rankings, given, draws, seed, reread) | {'similarity': compare}
     for side, vectors in (('query', queries), ('corpus', documents)):
         for name, value in vectors.describe().items():
             report['metrics'][f'{side}_{name}'] = value
@@ -76,7 +93,12 @@ def evaluate_retrieval(
 
 
 def evaluate_run(
-    path: str, folder: str, split: str = 'test', draws: int = DRAWS, seed: int = 0
+    path: str,
+    folder: str,
+    split: str = 'test',
+    draws: int = DRAWS,
+    seed: int = 0,
+    reread: Reread | None = None,
 ) -> Report:
     """Score anyone's ranking, a run in TREC's format; arguments as of `evaluate_retrieval`.
 
@@ -93,9 +115,13 @@ def evaluate_run(
     ):
         if of_run.isdisjoint(here):
             raise UserError(f'{path}: none of its {what} is in {folder}: name a ranking of these')
+    strange = sorted(documents - given.documents.keys())
+    if reread is not None and strange:
+        raise UserError(f'{path}: document {strange[0]!r} is not in {folder}, to be read again')
     rankings = {query: beir.ranked(scores, graded) for query, scores in run.items()}
     report = {'task': 'retrieval', 'data': folder, 'split': split}
-    return report | _score_rankings(rankings, given, draws, seed) | {'predictions': path}
+    report |= _score_rankings(rankings, given, draws, seed, reread)
+    return report | {'predictions': path}
 
 
 def evaluate_similarity(
@@ -190,12 +216,29 @@ def evaluate_translations(
 
 
 def _score_rankings(
-    rankings: Mapping[str, Sequence[str]], given: beir.RetrievalSet, draws: int, seed: int
+    rankings: Mapping[str, Sequence[str]],
+    given: beir.RetrievalSet,
+    draws: int,
+    seed: int,
+    reread: Reread | None = None,
 ) -> Report:
-    """Return the scores of rankings."""
+    """Return the scores of rankings; of what reads them again those after it, and `before`."""
     values = beir.scores(rankings, given.grades)
     report = _score_means('ndcg@10', values, draws, seed)
-    return report | {'examples': len(given.queries), 'documents': len(given.documents)}
+    report |= {'examples': len(given.queries), 'documents': len(given.documents)}
+    if reread is None:
+        return report
+    scores = score_pairs(reread.scorer, given.queries, given.documents, rankings, reread.depth)
+    graded, after = beir.is_graded(given.grades), {}
+    for query, of_query in scores.items():
+        # What is not read stays behind, as it was.
+        after[query] = beir.ranked(of_query, graded) + list(rankings.get(query, ()))[reread.depth :]
+    return _score_rankings(after, given, draws, seed) | {
+        'before': {name: report[name] for name in ('metrics', 'intervals')},
+        'rerank': reread.name,
+        'depth': reread.depth,
+        'without_candidates': sum(not of_query for of_query in scores.values()),
+    }
 
 
 def _compare_pairs(embedder: Embedder, given: similarity.Pairs, compare: Similarity) -> np.ndarray:

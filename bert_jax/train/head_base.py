@@ -37,21 +37,24 @@ class Part(NamedTuple):
 
     Attributes:
       path: how the paths of its arrays begin in our tree.
-      of_task: whether the task says how many outputs they have, by its labels.
+      of_task: whether the task says how many outputs they have, by its labels or settings.
+      goes_on: whether a task goes on with those of its source.
     """
 
     path: str
     of_task: bool = False
+    goes_on: bool = False
 
 
 PARTS = {
     'pooler': Part('encoder/pooler/'),
-    'head': Part('head/'),
-    'mlm': Part('mlm/'),
+    'head': Part('head/', goes_on=True),
+    'mlm': Part('mlm/', goes_on=True),
     'nsp': Part('nsp/'),
     'detection': Part('detection/'),
     'classifier': Part('classifier/', of_task=True),
     'span': Part('span/'),
+    'projection': Part('projection/', of_task=True, goes_on=True),
 }
 
 
@@ -157,6 +160,10 @@ class Head:
         """Return the arrays that a task decodes; n_best: of spans, how many starts and ends."""
         return {'logits': result}
 
+    def answer_with(self, max_seq_length: int) -> dict[str, Any]:
+        """Return the options that all its trained models answer with (`chosen` of a model)."""
+        return {}
+
     def describe_vectors(
         self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
     ) -> VectorsConfig | None:
@@ -183,7 +190,7 @@ class Head:
 
     def of(self, family: str) -> Head:
         """Return the head as a family has it: with its pooler, or with the head that all share."""
-        class_head, is_bare = FAMILIES[family].class_head, set(self.parts) <= {'pooler'}
+        class_head, is_bare = FAMILIES[family].class_head, self.architecture == 'BertModel'
         head = copy.copy(self)
         if class_head.place == 'all' or (is_bare and not class_head.in_bare):
             head.parts = tuple(part for part in self.parts if part != 'pooler')

@@ -6,6 +6,7 @@ is in task_heads.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,11 +14,13 @@ import jax
 import numpy as np
 from scipy import sparse
 
+from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.late_interaction import LateInteractionConfig
 from bert_jax.configs.model.sentence import SentenceConfig, VectorsConfig
 from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
-from bert_jax.model.text_vectors import COSINES, PRODUCTS, Comparison, read_vectors
+from bert_jax.model.text_vectors import COSINES, MAXSIM, PRODUCTS, Comparison, read_vectors
 from bert_jax.train.head_base import ExampleScript, HubCard, TaskHead
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import Batch, Objective
@@ -153,3 +156,68 @@ class SparseEmbedding(VectorHead):
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return a loss of such vectors, with what their weights cost."""
         return make_splade_objective(model, settings.embedding, settings.sparse, self.comparison)
+
+
+class LateInteraction(VectorHead):
+    """A vector of each token of a text, compared by MaxSim."""
+
+    name = 'late_interaction'
+    module = heads.MultiVectorEncoder
+    parts = ('projection',)
+    architecture = 'BertModel'
+    output_names = ('token_embeddings', 'scored')
+    vectors = LateInteractionConfig
+    comparison = MAXSIM
+    similarity = 'maxsim'
+    sections = ('embedding', 'late_interaction')
+    script = ExampleScript(
+        "print(out['token_embeddings'][0][out['scored'][0] > 0].tolist())",
+        "'a text'",
+    )
+    card = HubCard(
+        'sentence-similarity',
+        'gives each token of a text a vector, by which documents are found',
+        'from sentence_transformers import MultiVectorEncoder\n\n'
+        'model = MultiVectorEncoder({name!r})\n'
+        "print(model.similarity(model.encode_query(['A question?']),"
+        " model.encode_document(['A text.'])))",
+    )
+
+    def read_outputs(self, result: Any, config: ModelConfig) -> tuple[jax.Array, ...]:
+        """Return the vectors of all tokens, and which of them are scored."""
+        return tuple(result)
+
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return the same by their names."""
+        return dict(zip(self.output_names, result, strict=True))
+
+    def keep_values(self, outputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return of each text the vectors [T, D] of its scored tokens."""
+        vectors_NTD, scored_NT = (outputs[name] for name in self.output_names)
+        return [v_TD[is_scored_T > 0] for v_TD, is_scored_T in zip(vectors_NTD, scored_NT)]
+
+    def join_values(self, parts: Sequence[Any]) -> list[np.ndarray]:
+        """Return the vectors of all texts."""
+        return list(itertools.chain.from_iterable(parts))
+
+    def describe_vectors(
+        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
+    ) -> LateInteractionConfig:
+        """Return how a text becomes vectors."""
+        return settings.late_interaction.vectors(prompts, max_seq_length)
+
+    def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
+        """Raise UserError where tokens cannot be compared so."""
+        super().check_settings(settings, config)
+        if settings.embedding.loss == 'cosine':
+            raise UserError(
+                'embedding.loss=cosine brings cosines to labels, and late interaction sums them:'
+                ' take embedding.loss=cosent'
+            )
+
+    def make_objective(self, model: Any, settings: LossSettings) -> Objective:
+        """Return the objective of such vectors."""
+        # On a TPU a masked token would see the masked ones alone, and they are scored here.
+        if model.kernel == 'tpu' and settings.late_interaction.masks_to:
+            model = model.clone(kernel='xla')
+        return super().make_objective(model, settings)

@@ -32,6 +32,7 @@ from bert_jax.train.head_base import (
 )
 from bert_jax.train.losses import task_losses
 from bert_jax.train.losses.objective import Batch, Objective
+from bert_jax.train.losses.ranking import make_ranking_objective
 from bert_jax.train.losses.settings import LossSettings
 from bert_jax.train.pretraining_heads import (
     Detection,
@@ -40,7 +41,7 @@ from bert_jax.train.pretraining_heads import (
     NextSentence,
     Pretraining,
 )
-from bert_jax.train.search_heads import Embedding, SparseEmbedding
+from bert_jax.train.search_heads import Embedding, LateInteraction, SparseEmbedding
 
 # Lines of example scripts that several heads share.
 # The softmax, shifted by the largest: exp of a large logit alone would be infinite.
@@ -144,6 +145,26 @@ class Regressor(Classifier):
     )
 
 
+class Ranking(Regressor):
+    """How well a document answers a query; a list of them in training (a cross-encoder)."""
+
+    name = 'ranking'
+    sections = ('ranking',)
+    fits_whole_words = False
+
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return the logits [B, C] of the documents of each query."""
+        return {'logits': result[..., 0]}
+
+    def answer_with(self, max_seq_length: int) -> dict[str, Any]:
+        """Return a sigmoid, as CrossEncoder has it, and the rows of training."""
+        return {'activation': 'sigmoid', 'max_seq_length': max_seq_length}
+
+    def make_objective(self, model: Any, settings: LossSettings) -> Objective:
+        """Return the objective of lists of documents."""
+        return make_ranking_objective(model, settings.ranking)
+
+
 class MultiLabel(Classifier):
     """Any number of several labels of a text or a pair."""
 
@@ -232,6 +253,7 @@ HEADS: dict[str, Head] = {
         Span,
         Classifier,
         Regressor,
+        Ranking,
         MultiLabel,
         Tokens,
         Choice,
@@ -242,6 +264,7 @@ HEADS: dict[str, Head] = {
         Encoder,
         Embedding,
         SparseEmbedding,
+        LateInteraction,
     )
 }
 # The same by the classes of transformers, of all families.

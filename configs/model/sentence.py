@@ -50,6 +50,26 @@ LOSSES: Mapping[Loss, Reads] = {
 }
 
 
+class TextRow(NamedTuple):
+    """How the row of a text is made.
+
+    Attributes:
+      prompt: what goes before the text.
+      length: how many tokens it has at most.
+      has_marker: whether a prompt that begins with an entry of the vocabulary gives that entry.
+      masks_to: how many tokens it has at least: masks fill it up, and are scored; 0: as it is.
+      attend: whether other tokens see these masks.
+      skipped: tokens of the text that are not scored.
+    """
+
+    prompt: str
+    length: int
+    has_marker: bool = False
+    masks_to: int = 0
+    attend: bool = False
+    skipped: tuple[str, ...] = ()
+
+
 class VectorsConfig:
     """What is kept with a model of any kind of vectors.
 
@@ -89,6 +109,13 @@ class VectorsConfig:
     def longest(self, limit: int) -> int:
         """Return the word pieces of the longest row, of an encoder that reads `limit`."""
         return min(self.max_seq_length or limit, limit)
+
+    def row(self, name: str | None, limit: int) -> TextRow:
+        """Return how rows of `limit` tokens are made of texts under a prompt's name."""
+        return TextRow(self.prompt(name), limit)
+
+    def check_encoder(self, config: Any, limit: int) -> None:
+        """Raise UserError where an encoder of `config` cannot read rows of `limit` tokens so."""
 
     def describe(self, width: int) -> list[tuple[str, Any]]:
         """Return (what, value) for a model card; `width` of the encoder's states."""

@@ -22,10 +22,13 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.input_pipeline.text.tables import Table, unique_id
 
 if TYPE_CHECKING:
+    from bert_jax.configs.model.sentence import VectorsConfig
     from bert_jax.input_pipeline.tasks.task_file import TaskFile
 
 # What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
+# What has a value for each token of a row: these, and 1 at tokens that late interaction scores.
+ROW_KEYS = (*INPUT_KEYS, 'scored_mask')
 # The tables of each split, read one after the other.
 Files = Mapping[str, tuple[Table, ...]]
 # By name, rows along the first axis: features of examples, a batch of them, or a head's outputs.
@@ -150,6 +153,10 @@ class Task(abc.ABC, Generic[E]):
         Raises:
           UserError: the task has others of its own.
         """
+        return self
+
+    def with_vectors(self, vectors: VectorsConfig | None) -> Task[E]:
+        """Return the task with rows as a model of such vectors reads them; else as it is."""
         return self
 
     @property
@@ -321,8 +328,11 @@ class Task(abc.ABC, Generic[E]):
 
 def get_row_lengths(features: Arrays) -> np.ndarray:
     """Return int64 [N], the tokens of each row; of a choice, those of its longest input."""
+    # Masks behind a query are scored also where nothing sees them, and so no padding.
+    mask = features['input_mask']
+    mask = np.maximum(mask, features.get('scored_mask', mask))
     # A choice's C inputs go through the model together, so the longest decides.
-    lengths = features['input_mask'].sum(axis=-1)
+    lengths = mask.sum(axis=-1)
     return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
 
 

@@ -20,7 +20,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.text.encodings import read_utf8
 from bert_jax.input_pipeline.text.tables import Table, unique_id
 
-Grades = Mapping[str, int]  # of a query: a document's id -> its grade; 0 and less is not relevant
+Grades = Mapping[str, float]  # of a query: a document's id -> its grade; 0 and less is not relevant
 NDCG, MRR, MAP = 10, 10, 100  # the depths that benchmarks state
 DEPTHS = (1, 3, 5, 10, 100)  # of the other scores
 DEPTH = max(NDCG, MRR, MAP, *DEPTHS)  # how much of a ranking is read

@@ -16,6 +16,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.configs.errors import UserError
+from bert_jax.configs.model.sentence import SentenceConfig, VectorsConfig
 from bert_jax.input_pipeline.tasks.base import (
     Arrays,
     Example,
@@ -26,9 +27,10 @@ from bert_jax.input_pipeline.tasks.base import (
     parse_number,
     read_table,
 )
-from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
+from bert_jax.input_pipeline.tasks.features import fold_rows
 from bert_jax.input_pipeline.tasks.similarity import correlate_scores
 from bert_jax.input_pipeline.tasks.task_file import TaskFile
+from bert_jax.input_pipeline.tasks.vector_rows import make_vector_rows
 from bert_jax.input_pipeline.text.tables import Table
 
 _BLOCK = 1024  # queries that are compared with all documents at once
@@ -72,11 +74,16 @@ class EmbeddingExample(Example):
 
     def prompted(self, prompts: Mapping[str, str]) -> list[str]:
         """Return its texts behind the prompts of a model, that of queries and that of documents."""
-        query, document = prompts.get('query', ''), prompts.get('document', '')
-        prompted = [document + text for text in self.texts]
-        if len(prompted) > 1:
-            prompted[0] = query + self.texts[0]
-        return prompted
+        names = zip(self.prompt_names, self.texts, strict=True)
+        return [prompts.get(name, '') + text for name, text in names]
+
+    @property
+    def prompt_names(self) -> list[str]:
+        """Name the prompt of each text: that of queries of the first, where there are others."""
+        names = ['document'] * len(self.texts)
+        if len(names) > 1:
+            names[0] = 'query'
+        return names
 
 
 @dataclass(frozen=True)
@@ -96,10 +103,11 @@ class EmbeddingTask(Task[EmbeddingExample]):
       score_range: the least and the greatest score in the files.
       prompts: (name, text) pairs; 'query' goes before the first text, 'document' before others.
       kind: of vectors, one of `kinds`.
+      vectors: what the model says of its rows; None: prompts alone.
 
     A JSON task file is an object of:
       kind      "embedding": a vector of each text; "sparse_embedding": a weight for each entry of
-                the vocabulary
+                the vocabulary; "late_interaction": a vector of each token
       files, header, format, skip_bad_rows   as for classification; a file may be parquet, or a data
                 set of the Hub as hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT
       columns   {"anchor", "positive"}, the same with "negatives" (a column, a list of columns, or a
@@ -118,8 +126,9 @@ class EmbeddingTask(Task[EmbeddingExample]):
     prompts: tuple[tuple[str, str], ...] = ()
 
     kind: str = 'embedding'
+    vectors: VectorsConfig | None = None
 
-    kinds = ('embedding', 'sparse_embedding')
+    kinds = ('embedding', 'sparse_embedding', 'late_interaction')
     labels = ()
     num_outputs = 0  # its outputs are as wide as the encoder
     truth_column = 'score'
@@ -132,7 +141,7 @@ class EmbeddingTask(Task[EmbeddingExample]):
         roles = dict.fromkeys((*texts, 'score', 'scores', 'id'), False)
         files = file.tables(roles, ('prompts', 'score_range'), lists=cls.list_columns)
         layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
-        score_range = _find_range(file, 'scored pairs' in layouts.values())
+        score_range = find_range(file, 'scored pairs' in layouts.values())
         prompts = file.get('prompts', {})
         unknown = sorted(set(prompts) - {'query', 'document'})
         if unknown:
@@ -176,6 +185,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
                 ' leave them out'
             )
         return dataclasses.replace(self, prompts=tuple(trained.items()))
+
+    def with_vectors(self, vectors: VectorsConfig | None) -> EmbeddingTask:
+        """Return the task with rows as a model of such vectors reads them."""
+        return dataclasses.replace(self, vectors=vectors)
 
     def _read_examples(self, split: str) -> list[EmbeddingExample]:
         examples: list[EmbeddingExample] = []
@@ -227,16 +240,19 @@ class EmbeddingTask(Task[EmbeddingExample]):
         A plain text is there twice, for two draws of dropout.
 
         Returns:
-          INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], labels [N] float32 (0 where
+          ROW_KEYS [N, C, max_seq_length] int32, example_index [N], labels [N] float32 (0 where
           unknown), teacher_scores [N, C - 1, 1] where examples have them, and text_numbers
           [N, C, 1]: equal texts of the split have the same number.
         """
         texts: list[str] = []
+        prompts: list[str | None] = []
         for example in examples:
-            prompted = example.prompted(dict(self.prompts))
-            texts += prompted if len(prompted) > 1 else prompted * 2
+            times = 2 if len(example.texts) == 1 else 1
+            texts += example.texts * times
+            prompts += example.prompt_names * times
 
-        rows = make_text_rows(texts, [None] * len(texts), tokenizer, max_seq_length)
+        config = self.vectors or SentenceConfig(prompts=self.prompts)
+        rows = make_vector_rows(texts, prompts, tokenizer, max_seq_length, config)
         features = fold_rows(rows, len(examples))
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32)
 
@@ -361,7 +377,7 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     return of_tables.pop()
 
 
-def _find_range(file: TaskFile, is_scored: bool) -> tuple[float, float]:
+def find_range(file: TaskFile, is_scored: bool) -> tuple[float, float]:
     """Return the least and the greatest score; (0, 1) where there are no scores."""
     given = file.get('score_range')
     if not is_scored:

@@ -20,7 +20,7 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_file
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task, trim
+from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, ROW_KEYS, Arrays, Example, Task, trim
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
 
 
@@ -95,13 +95,41 @@ def _encode_rows(
 def fold_rows(rows: Arrays, count: int) -> Arrays:
     """Return the rows of `make_text_rows` as those of `count` examples, each of as many texts.
 
-    INPUT_KEYS are [N, C, S], `pieces` and `left_out` [N] sums, example_index [N] is their place.
+    ROW_KEYS are [N, C, S], `pieces` and `left_out` [N] sums, example_index [N] is their place.
     """
     features = {}
     for name, values in rows.items():
         by_example = values.reshape(count, -1, *values.shape[1:])
-        features[name] = by_example if name in INPUT_KEYS else by_example.sum(axis=1)
+        features[name] = by_example if name in ROW_KEYS else by_example.sum(axis=1)
     return features | {'example_index': np.arange(count, dtype=np.int32)}
+
+
+def make_listed_rows(
+    first: Sequence[str],
+    lists: Sequence[Sequence[str]],
+    tokenizer: Any,
+    max_seq_length: int,
+    width: int = 0,
+) -> Arrays:
+    """Return INPUT_KEYS [N, C, max_seq_length] of each text beside each of a list of its own.
+
+    C is `width`, or the length of the longest list; what another list lacks are rows of [CLS]
+    alone. Other arrays are those of `fold_rows`.
+    """
+    # All rows of all lists go to the tokenizer at once.
+    C = width or max(map(len, lists))
+    texts: list[str] = []
+    others: list[str | None] = []
+    for text, of_text in zip(first, lists, strict=True):
+        lacking = C - len(of_text)
+        texts += [text] * len(of_text) + [''] * lacking
+        others += [*of_text, *[None] * lacking]
+    rows = make_text_rows(texts, others, tokenizer, max_seq_length)
+    # A row without any token would have no attention to compute, so [CLS] stays.
+    lacks = np.array([text is None for text in others])
+    rows['input_ids'][lacks, 1] = tokenizer.pad_id
+    rows['input_mask'][lacks, 1] = 0
+    return fold_rows(rows, len(first))
 
 
 def make_window_rows(

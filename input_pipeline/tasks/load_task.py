@@ -15,6 +15,7 @@ from bert_jax.input_pipeline.tasks.classification import TextTask
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
+from bert_jax.input_pipeline.tasks.ranking import RankingTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
 from bert_jax.input_pipeline.tasks.task_file import TaskFile, is_task_file
@@ -27,6 +28,7 @@ TASKS: tuple[type[Task], ...] = (
     TaggingTask,
     EmbeddingTask,
     MultiLabelTask,
+    RankingTask,
 )
 # The paper's tasks by name, those of JSON task files by kind.
 BY_NAME = {name: task for task in TASKS for name in task.names}

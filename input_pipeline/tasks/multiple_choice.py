@@ -18,7 +18,7 @@ import numpy as np
 from bert_jax.configs.errors import UserError
 from bert_jax.input_pipeline.tasks.base import Arrays, Example, Files
 from bert_jax.input_pipeline.tasks.classification import LabelTask
-from bert_jax.input_pipeline.tasks.features import fold_rows, make_text_rows
+from bert_jax.input_pipeline.tasks.features import make_listed_rows
 from bert_jax.input_pipeline.tasks.task_file import LABEL_ENTRIES, TaskFile
 from bert_jax.input_pipeline.text.tables import Column, Table
 
@@ -148,22 +148,14 @@ class ChoiceTask(LabelTask[ChoiceExample]):
           INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], which is its place, and labels
           [N] int32 (0 where unknown).
         """
-        # All choices of all examples are one list of texts for the tokenizer, and are folded back
-        # into [N, C, S]; the model scores each by itself.
-        C = len(self.labels)
-        first: list[str] = []
-        second: list[str | None] = []
+        # The model scores each choice by itself.
+        choices = []
         for example in examples:
-            lacking = C - len(example.choices)
-            first += [example.context] * len(example.choices) + [''] * lacking
-            second += [f'{example.start} {choice}'.strip() for choice in example.choices]
-            second += [None] * lacking
-        rows = make_text_rows(first, second, tokenizer, max_seq_length)
-        # A row without any token would have no attention to compute, so [CLS] stays.
-        lacks = np.array([text is None for text in second])
-        rows['input_ids'][lacks, 1] = tokenizer.pad_id
-        rows['input_mask'][lacks, 1] = 0
-        features = fold_rows(rows, len(examples))
+            choices.append([f'{example.start} {choice}'.strip() for choice in example.choices])
+        contexts = [example.context for example in examples]
+        features = make_listed_rows(
+            contexts, choices, tokenizer, max_seq_length, width=len(self.labels)
+        )
         features['labels'] = np.array([example.label or 0 for example in examples], np.int32)
         return features
 

@@ -84,10 +84,10 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
 # Pages whose Python is run as well, after all commands.
-PYTHON = [
-    f'docs/{name}.md'
-    for name in ('features', 'retrieval', 'sentence_embeddings', 'serving', 'sparse_vectors')
-]
+PAGES_WITH_PYTHON = (
+    'features retrieval sentence_embeddings serving search sparse_vectors late_interaction'.split()
+)
+PYTHON = [f'docs/{name}.md' for name in PAGES_WITH_PYTHON]
 NOT_COMMANDS = {  # page, how a block without a command begins
     ('docs/beam.md', '... -- --'): 'the end of a command, for Beam',
     ('docs/results.md', '--init_from=minilm'): 'flags that the commands after it share',
@@ -108,6 +108,8 @@ SECTIONS = {
     'phases': schema.Phase,
     'embedding': schema.EmbeddingConfig,
     'sparse': schema.SparseTraining,
+    'late_interaction': schema.LateInteractionSettings,
+    'ranking': schema.RankingConfig,
     'distillation': schema.DistillationConfig,
     'replaced_tokens': schema.ReplacedTokensConfig,
 }
@@ -354,6 +356,9 @@ def write_files(home: pathlib.Path) -> None:
     for name, kind in (('alike', 'embedding'), ('lexical', 'sparse_embedding')):
         task = {'kind': kind, 'files': files, 'columns': columns}
         put(f'{name}.json', json.dumps(task))
+    columns = {role: role for role in ('anchor', 'positive', 'negatives')}
+    files = {split: f'alike/hard_{split}.jsonl' for split in ('train', 'dev')}
+    put('rerank.json', json.dumps({'kind': 'ranking', 'files': files, 'columns': columns}))
 
     for name in ('train', 'valid', 'test'):
         put(f'conll2003/{name}.txt', rows('W X X B-PER\nW X X O\n', 16, '-DOCSTART- X X O\n'))

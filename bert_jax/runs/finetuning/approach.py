@@ -7,7 +7,7 @@ feature_based.py has those of section 5.3. It must not know how a run goes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -15,13 +15,19 @@ from absl import logging
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.embedding_kinds import OF_WORDS
-from bert_jax.configs.model.sentence import LOSSES, EmbeddingConfig, SentenceConfig
+from bert_jax.configs.model.sentence import (
+    LOSSES,
+    EmbeddingConfig,
+    SentenceConfig,
+    VectorsConfig,
+)
 from bert_jax.configs.schema import FeatureSet, ModelConfig, OptimizerConfig, RuntimeConfig
 from bert_jax.configs.section import Section
 from bert_jax.costs.flops import count_training_flops
 from bert_jax.costs.step_costs import StepCosts
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Task
 from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
+from bert_jax.input_pipeline.tasks.ranking import RankingTask
 from bert_jax.model.blocks import matmul
 from bert_jax.model.blocks.attention_kernels import choose_kernel
 from bert_jax.runs.finetuning.early_stopping import StoppingRule
@@ -32,6 +38,7 @@ from bert_jax.runs.sources.fitting import check_pooler
 from bert_jax.runs.sources.source import Source, make_plain, read_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train import task_heads
+from bert_jax.train.head_base import PARTS
 from bert_jax.train.losses.objective import Objective
 from bert_jax.train.losses.settings import LossSettings
 from bert_jax.train.search_heads import VectorHead
@@ -129,8 +136,12 @@ class Approach:
                 f'{OF_WORDS}), which takes classification, pairs, regression and tagging'
             )
         check_sections(setup.losses, task)
-        if isinstance(task, EmbeddingTask):
-            check_embedding(setup, task)
+        for kind, check in _CHECKS.items():
+            if isinstance(task, kind):
+                check(setup, self.data)
+        vectors = self._describe_vectors(setup)
+        if vectors is not None:
+            vectors.check_encoder(encoder, setup.length)
         parts = task_heads.HEADS[task.head].of(encoder.family).parts
         if 'mlm' in parts and 'mlm' not in self.data.source.params and not setup.is_random:
             raise UserError(
@@ -156,14 +167,13 @@ class Approach:
         """
         # The dropout of the head is the recipe's, and the encoder has its own.
         task, encoder, runtime = self.data.task, setup.encoder, setup.runtime
-        prompts, head = task.options.get('prompts', {}), task_heads.HEADS[task.head]
         model = task_heads.make_model(
             task.head,
             encoder,
             task.num_outputs,
             setup.head_dropout,
             runtime,
-            head.describe_vectors(setup.losses, prompts, setup.length),
+            self._describe_vectors(setup),
         )
 
         # Two forms of one model: a fused kernel may read only rows of the training length, while
@@ -179,7 +189,7 @@ class Approach:
         def count_flops(length: int) -> int:
             # Of the encoder with its pooler, and of a masked-LM head at every position; those of
             # other heads are too few to count.
-            predictions = length * ('mlm' in head.parts)
+            predictions = length * ('mlm' in task_heads.HEADS[task.head].parts)
             return passes * count_training_flops(encoder, length, predictions)
 
         return Training(train, scored, model, trained, objective, StepCosts(count_flops))
@@ -189,7 +199,7 @@ class Approach:
 
         That may be slow, and a signal may end it (Stopped); what `read_inputs` needs is there then.
         """
-        train, scored = self.data.features(setup.length)
+        train, scored = self.data.features(setup.length, self._describe_vectors(setup))
         embedding = setup.losses.embedding
         if not embedding.teacher:
             return train, scored
@@ -198,6 +208,11 @@ class Approach:
         if key not in self._taught:
             self._taught[key] = self._add_teacher_vectors(train, embedding.teacher, width)
         return self._taught[key], scored
+
+    def _describe_vectors(self, setup: RunSetup) -> VectorsConfig | None:
+        """Return what is kept of the vectors that a run trains, if any."""
+        prompts, head = self.data.task.options.get('prompts', {}), self.data.task.head
+        return task_heads.HEADS[head].describe_vectors(setup.losses, prompts, setup.length)
 
     def read_inputs(self, setup: RunSetup, split: str, batch: Arrays) -> Arrays:
         """Make what the model reads of a batch of the features of 'train' or the scored split."""
@@ -277,7 +292,7 @@ def load_source(
 
     # The encoder, and what is of no task: other parts of the source answer another one.
     shared = {}
-    for part in set(parts) - {'pooler', *task_heads.select_of_task(parts)}:
+    for part in (part for part in parts if PARTS[part].goes_on):
         origin = 'fresh: the source has none'
         if part in source.params:
             shared[part] = source.params[part]
@@ -302,9 +317,10 @@ def check_sections(losses: LossSettings, task: Task) -> None:
             )
 
 
-def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
+def check_embedding(setup: RunSetup, data: TaskData) -> None:
     """Raise UserError where a model of vectors cannot be trained so."""
-    embedding, encoder = setup.losses.embedding, setup.encoder
+    embedding, encoder, task = setup.losses.embedding, setup.encoder, data.task
+    assert isinstance(task, EmbeddingTask)
     head, examples = cast(VectorHead, task_heads.HEADS[task.head]), task.layouts.get('train', '')
     head.check_settings(setup.losses, encoder)
     embedding.check_batch(setup.batching.size, setup.runtime.accumulation, head.whole_batch)
@@ -328,3 +344,17 @@ def check_embedding(setup: RunSetup, task: EmbeddingTask) -> None:
             f'embedding.loss={embedding.loss} compares two draws of dropout, and the encoder has'
             ' none: set hidden_dropout, as to 0.1'
         )
+
+
+def check_ranking(setup: RunSetup, data: TaskData) -> None:
+    """Raise UserError where a reranker cannot be trained so."""
+    ranking, task = setup.losses.ranking, data.task
+    assert isinstance(task, RankingTask)
+    ranking.check_batch(setup.batching.size, setup.runtime.accumulation)
+    task.check_loss(ranking, [data.train[number] for number in setup.examples])
+
+
+_CHECKS: dict[type[Task], Callable[[RunSetup, TaskData], None]] = {
+    EmbeddingTask: check_embedding,
+    RankingTask: check_ranking,
+}

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from bert_jax.input_pipeline.tasks.base import ROW_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.batching import group_by_length
 from bert_jax.mesh import sharding
 
@@ -68,14 +68,14 @@ class DataCollator(NamedTuple):
         """Return the batch of some rows of `features`.
 
         Args:
-          features: INPUT_KEYS [N, ..., S], which are cut to the batch's length, and other arrays
+          features: ROW_KEYS [N, ..., S], which are cut to the batch's length, and other arrays
             [N, ...], which are not.
           plan: which rows, how long, how many.
         """
         # Copies of a real row, not zeros: they cannot make NaN, and `gather` drops them again.
         rows = np.concatenate([plan.rows, np.repeat(plan.rows[-1:], plan.size - len(plan.rows))])
         batch = {
-            name: value[rows, ..., : plan.length] if name in INPUT_KEYS else value[rows]
+            name: value[rows, ..., : plan.length] if name in ROW_KEYS else value[rows]
             for name, value in features.items()
         }
 

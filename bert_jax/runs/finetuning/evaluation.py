@@ -21,7 +21,7 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.store import write_note
 from bert_jax.input_pipeline.tasks import features as task_features
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, trim
+from bert_jax.input_pipeline.tasks.base import ROW_KEYS, Arrays, Example, Predictions, Task, trim
 from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.tasks.task_metrics import LEARNT
 from bert_jax.input_pipeline.text.encodings import read_json
@@ -98,9 +98,9 @@ def make_split_predictor(
           examples: what is predicted.
           features: the task's, of `examples`.
           buckets: rows of like length go together, in at most so many lengths.
-          inputs: makes what the model reads of a batch of INPUT_KEYS.
+          inputs: makes what the model reads of a batch of ROW_KEYS.
         """
-        arrays = {name: features[name] for name in INPUT_KEYS}
+        arrays = {name: features[name] for name in ROW_KEYS if name in features}
         plan = bucket_by_length(features, buckets, mesh)
 
         # All batches are on their way before the first is waited for; `gather` restores the order.
@@ -156,7 +156,11 @@ def record(
 
 
 def describe_training(
-    workdir: Workdir, chance: float, trained_parameters: int, step_memory_bytes: int | None
+    workdir: Workdir,
+    chance: float,
+    trained_parameters: int,
+    step_memory_bytes: int | None,
+    least: float = 0.0,
 ) -> dict[str, Any]:
     """Return what a run that has ended came to, and took (sweep.py has names for its table).
 
@@ -165,12 +169,14 @@ def describe_training(
       chance: the training loss of a constant answer.
       trained_parameters: how many weights it has trained.
       step_memory_bytes: memory of its compiled step; None: unknown.
+      least: the least training loss there can be.
     """
-    loss = measure_training_loss(workdir)
+    loss, limit = measure_training_loss(workdir), least + LEARNT * (chance - least)
     return {
         'train_loss': loss,
         'chance_loss': chance,
-        'failed': loss is None or loss >= LEARNT * chance,
+        **({'least_loss': least} if least else {}),
+        'failed': loss is None or loss >= limit,
         'costs': {
             'trained_parameters': trained_parameters,
             'checkpoint_bytes': workdir.checkpoint_bytes(),
@@ -329,8 +335,9 @@ class TaskEvaluator:
     def predict(self, examples: Sequence[Example], cache: str = '') -> Predictions:
         """Answer examples of the task; `cache`: folder for features that are slow to make."""
         # Rows as those that it was trained on were made.
+        task = self.task.with_vectors(self._source.bert.sentence)
         length, buckets = self.config.max_seq_length, self.config.length_buckets
-        features = make_features(self.task, self.split, examples, self._source, length, cache)
+        features = make_features(task, self.split, examples, self._source, length, cache)
         predictions = self._predict(self._params, examples, features, buckets, self._inputs)
         logging.info(f'compilations: {dict(self._compilations)}')
         return predictions

@@ -18,6 +18,7 @@ from absl import logging
 from bert_jax.configs.overrides import Point
 from bert_jax.configs.schema import FeatureConfig, FinetuneConfig
 from bert_jax.input_pipeline.tasks.base import Task
+from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.input_pipeline.tasks.found import FoundTask
 from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.input_pipeline.text.tables import Table
@@ -35,7 +36,10 @@ from bert_jax.runs.workdir.workdir import Workdir
 # What is done with a model, by its head: the command, with places for the folder and the flags for
 # its columns, and what that does.
 _USES = {
-    'embedding': ('bert-nearest --workdir={} --input=FILE', 'asks for texts, finds those near'),
+    **dict.fromkeys(
+        EmbeddingTask.kinds,
+        ('bert-nearest --workdir={} --input=FILE', 'asks for texts, finds those near'),
+    ),
     '': (
         'bert-predict --workdir={} --input=FILE --output=answers.jsonl{}',
         'answers texts of your own',

@@ -76,6 +76,7 @@ class Job(NamedTuple):
       programs: what is compiled for it.
       rows: its training rows.
       chance: the training loss of a constant answer: the objective's own, or the task's.
+      least: the least training loss there can be.
     """
 
     setup: RunSetup
@@ -83,6 +84,7 @@ class Job(NamedTuple):
     programs: Programs
     rows: TrainingRows
     chance: float
+    least: float
 
 
 class FineTuner:
@@ -142,7 +144,7 @@ class FineTuner:
 
         # The result comes last, and with it the run is done.
         facts = evaluation.describe_training(
-            workdir, job.chance, job.programs.trained, job.training.costs.memory_bytes
+            workdir, job.chance, job.programs.trained, job.training.costs.memory_bytes, job.least
         )
         facts |= {'config_hash': schema.hash_config(config)}
         facts |= {'step': steps, 'seconds': time.perf_counter() - started}
@@ -233,14 +235,17 @@ class FineTuner:
         reads, label_keys = setup.losses.embedding.reads, list(data.task.label_keys)
         if reads.teacher:
             label_keys.append('teacher_vectors')
-        rows = TrainingRows(
-            training.train, setup.examples, label_keys, setup.batching, reads.in_batch
-        )
+        in_batch = training.objective.in_batch
+        rows = TrainingRows(training.train, setup.examples, label_keys, setup.batching, in_batch)
         if training.objective.constant is None:
             chance = data.task.constant_loss(training.train)
         else:
             chance = training.objective.constant(training.train, setup.batching.size)
-        return Job(setup, training, self._make_programs(setup, training), rows, chance)
+        least = 0.0
+        if training.objective.least is not None:
+            least = training.objective.least(training.train, setup.batching.size)
+        programs = self._make_programs(setup, training)
+        return Job(setup, training, programs, rows, chance, least)
 
     def _train(self, context: RunContext, job: Job, seed: int) -> tuple[Any, int]:
         """Return the parameters that the run ends with, and the step that they are of.

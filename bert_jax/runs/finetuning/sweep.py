@@ -297,11 +297,13 @@ def describe(result: Row, done_before: bool = False) -> str:
     if result.get('failed'):
         # Both numbers, so that the user sees how near it was.
         loss, chance = result['train_loss'], result['chance_loss']
+        least = result.get('least_loss', 0.0)
+        limit = least + LEARNT * (chance - least)
         note = '; FAILED: no training loss that is finite'
         if loss is not None:
             note = (
                 f'; FAILED: training loss {loss:.4f} is not below {LEARNT:.0%} of what a constant '
-                f'answer has ({LEARNT * chance:.4f} of {chance:.4f})'
+                f'answer has ({limit:.4f} of {chance:.4f})'
             )
     if done_before:
         note += ' (done before, reused)'

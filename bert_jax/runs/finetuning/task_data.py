@@ -18,7 +18,8 @@ from bert_jax.configs import schema
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import read_object
-from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays, Task
+from bert_jax.configs.model.sentence import VectorsConfig
+from bert_jax.input_pipeline.tasks.base import ROW_KEYS, Arrays, Task
 from bert_jax.input_pipeline.tasks.batching import (
     count_left_over,
     draw_subset,
@@ -139,22 +140,28 @@ class TaskData:
             'tokenizer': source.tokenizer.fingerprint,
             'model': schema.to_dict(source.model),
         }
-        # By length: the runs of a sweep share them, for to make them is slow.
-        self._features: dict[int, tuple[Arrays, Arrays]] = {}
+        # The runs of a sweep share them, for to make them is slow.
+        self._features: dict[Any, tuple[Arrays, Arrays]] = {}
 
     def choose(self, count: int, seed: int) -> list[int]:
         """Return the numbers of the `count` examples that a run trains on; 0: all."""
         return draw_subset(range(len(self.train)), count, seed)
 
-    def features(self, length: int) -> tuple[Arrays, Arrays]:
-        """Return (training, scored) features of at most `length` pieces, made once a length."""
-        if length not in self._features:
-            train = self._make_split('train', self.train, length)
-            self._features[length] = train, self._make_split(self.split, self.scored, length)
-        return self._features[length]
+    def features(self, length: int, vectors: VectorsConfig | None = None) -> tuple[Arrays, Arrays]:
+        """Return (training, scored) features of at most `length` pieces, made once.
 
-    def _make_split(self, split: str, examples: list[Any], length: int) -> Arrays:
-        features = make_features(self.task, split, examples, self.source, length, self.cache)
+        vectors: what a model of vectors says of its rows.
+        """
+        rows = vectors and (vectors.row('query', length), vectors.row('document', length))
+        key = length, rows
+        if key not in self._features:
+            task = self.task.with_vectors(vectors)
+            train = self._make_split(task, 'train', self.train, length)
+            self._features[key] = train, self._make_split(task, self.split, self.scored, length)
+        return self._features[key]
+
+    def _make_split(self, task: Task, split: str, examples: list[Any], length: int) -> Arrays:
+        features = make_features(task, split, examples, self.source, length, self.cache)
         rows, *shape = features['input_ids'].shape
         logging.info(
             f'{self.task.name} {split}: {len(examples)} examples, {rows} rows of'
@@ -187,14 +194,15 @@ class TrainingRows:
         Args:
           features: of the training split.
           examples: their numbers.
-          keys: what a batch has besides INPUT_KEYS.
+          keys: what a batch has besides ROW_KEYS.
           batching: how rows are put together.
           are_negatives: whether the other examples of a batch are negatives of each, so that a text
             must not be its own.
         """
         # An example may have several rows (windows of a context): all of them are trained on.
         rows = np.flatnonzero(np.isin(features['example_index'], examples))
-        self._keys, self._batching = [*INPUT_KEYS, *keys], batching
+        read = [name for name in ROW_KEYS if name in features]
+        self._keys, self._batching = [*read, *keys], batching
         self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
         self._distinct = None
         if are_negatives and 'text_numbers' in features:

@@ -395,7 +395,8 @@ def _read_workdir(
         if head is not None:
             prompts, settings = data.get('options', {}).get('prompts', {}), LossSettings.of(config)
             sentence = head.describe_vectors(settings, prompts, config.max_seq_length)
-            bert = bert._replace(sentence=sentence)
+            chosen = {**head.answer_with(config.max_seq_length), **bert.chosen}
+            bert = bert._replace(sentence=sentence, chosen=chosen)
 
     # Our own names on both sides: --print_map shows a workdir like any other source.
     return Reading(bert, {name: name for name in group_by_path(params)}, (), ()), step

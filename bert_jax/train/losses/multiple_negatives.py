@@ -199,7 +199,8 @@ def make_vector_objective(
         return loss.constant(features, batch_size, scale) * sum(weight for _, weight in cuts)
 
     objective = make_mean_objective(_InChunks(model, config.chunk_size), measure)
-    return dataclasses.replace(objective, constant=constant, whole_batch=config.reads.whole_batch)
+    reads = config.reads
+    return Objective(objective.sums, objective.weights, reads.whole_batch, constant, reads.in_batch)
 
 
 class _InChunks(NamedTuple):
@@ -214,8 +215,8 @@ class _InChunks(NamedTuple):
 
     def apply(
         self, variables: Mapping[str, Any], batch: Batch, dropout_rng: DropoutRng | None
-    ) -> jax.Array:
-        """Return vectors [B, C, D] of rows [B, C, T]."""
+    ) -> Any:
+        """Return vectors [B, C, ...] of rows [B, C, T]."""
         B = len(batch['input_ids'])
         if not 0 < self.size < B:
             return self.model.apply(variables, batch, dropout_rng)
@@ -235,5 +236,6 @@ class _InChunks(NamedTuple):
         chunks = split_rows((dict(batch), numbers_B), B // self.size)
         # Within a loop nothing is merged that is to be computed twice.
         encode_again = jax.checkpoint(encode, prevent_cse=False)
-        parts = jnp.swapaxes(jax.lax.map(encode_again, chunks), 0, 1)
-        return constrain_rows(parts.reshape(B, *parts.shape[2:]))
+        parts = jax.lax.map(encode_again, chunks)
+        join = lambda x: constrain_rows(jnp.swapaxes(x, 0, 1).reshape(B, *x.shape[2:]))
+        return jax.tree.map(join, parts)

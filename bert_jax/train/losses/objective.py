@@ -33,6 +33,9 @@ class Objective:
         its own rows alone.
       constant: (features, examples of a batch) -> the loss of a constant answer; None: as the task
         says.
+      least: (features, examples of a batch) -> the least loss there can be; None: 0.
+      in_batch: whether texts of other examples of the batch are negatives, so that equal texts must
+        not share one.
       schedule: (step from 0, steps of the run) -> what some of the losses count by now, by name;
         None: all count as ever.
     """
@@ -41,6 +44,8 @@ class Objective:
     weights: Callable[[Batch], dict[str, jax.Array]]
     whole_batch: bool = False
     constant: Callable[[Mapping[str, np.ndarray], int], float] | None = None
+    in_batch: bool = False
+    least: Callable[[Mapping[str, np.ndarray], int], float] | None = None
     schedule: Callable[[jax.Array, jax.Array], dict[str, jax.Array]] | None = None
 
     def weigh(self, batch: Batch, step: jax.Array, total_steps: Any) -> dict[str, jax.Array]:

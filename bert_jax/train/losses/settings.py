@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bert_jax.configs.model.late_interaction import LateInteractionSettings
+from bert_jax.configs.model.ranking import RankingConfig
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.model.vector_kinds import SparseTraining
 from bert_jax.configs.schema import FinetuneConfig
@@ -20,13 +22,23 @@ class LossSettings(NamedTuple):
       targets: how classes are learnt.
       embedding: how vectors of texts are trained.
       sparse: how sparse ones are made, and what their weights cost.
+      late_interaction: how those of tokens are made.
+      ranking: how scores of documents are trained.
     """
 
     targets: ClassTargets = ClassTargets()
     embedding: EmbeddingConfig = EmbeddingConfig()
     sparse: SparseTraining = SparseTraining()
+    late_interaction: LateInteractionSettings = LateInteractionSettings()
+    ranking: RankingConfig = RankingConfig()
 
     @classmethod
     def of(cls, config: FinetuneConfig, targets: ClassTargets | None = None) -> LossSettings:
         """Return those of a run's settings; its targets follow from the examples too."""
-        return cls(targets or ClassTargets(), config.embedding, config.sparse)
+        return cls(
+            targets or ClassTargets(),
+            config.embedding,
+            config.sparse,
+            config.late_interaction,
+            config.ranking,
+        )

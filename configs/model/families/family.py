@@ -32,6 +32,8 @@ class Piece(NamedTuple):
 # The name of a module or a single array; with several pieces ours is made of them, one behind the
 # other along the axis of outputs.
 Name = str | Piece | tuple[Piece, ...]
+# What no class of transformers has, as Stanford's ColBERT and sentence-transformers call it.
+_EVERYWHERE: dict[str, Name] = {'projection': 'linear'}
 
 
 def _list_pieces(name: Name) -> tuple[Piece, ...]:
@@ -118,7 +120,7 @@ class TransformersNames:
           path: such as 'encoder/layers/query/kernel'.
           architecture: the class; by default none whose names differ from the family's.
         """
-        names = {**self.arrays, **self.in_class.get(architecture, {})}
+        names = {**_EVERYWHERE, **self.arrays, **self.in_class.get(architecture, {})}
         module, _, leaf = path.rpartition('/')
         if path in names:
             return ArrayName(_list_pieces(names[path]), leaf == 'kernel')
@@ -179,7 +181,7 @@ class GoogleNames:
         if path in self.arrays:
             return ArrayName(_list_pieces(self.arrays[path]), path.endswith('/kernel'))
         module, _, leaf = path.rpartition('/')
-        pieces = _list_pieces(self.arrays[module])
+        pieces = _list_pieces({**_EVERYWHERE, **self.arrays}[module])
         # Their norms call scale and bias gamma and beta.
         if 'LayerNorm' in pieces[0].name:
             leaf = {'scale': 'gamma', 'bias': 'beta'}[leaf]

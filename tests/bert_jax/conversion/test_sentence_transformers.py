@@ -189,8 +189,7 @@ def test_the_longest_row_of_a_cross_encoder_is_kept(tmp_path):
         ({'activation_fn': 'my_pkg.Act'}, 'activation of its scores'),
         ({'activation_fn': 'torch.nn.Tanh'}, 'activation of its scores'),
         ({'activation_fn': {'a': 1}}, 'activation of its scores'),
-        ({'model_type': 'MultiVectorEncoder'}, 'a MultiVectorEncoder'),
-        ({'model_type': 'ColBERT'}, 'a ColBERT'),
+        ({'model_type': 'Router'}, 'a Router'),
         ({'default_prompt_name': 'ask'}, 'default_prompt_name'),
     ],
 )
@@ -279,3 +278,37 @@ def test_what_is_no_code_of_the_hub_is_refused(language, license):
     with refused('must be'):
         model_card.check_origin([language], license)
     model_card.check_origin(['zh-Hans', 'yue', 'multilingual'], 'cc-by-sa-4.0')
+
+
+LENGTHS = 'sentence_bert_config.json'
+
+
+@pytest.mark.parametrize(
+    ('file', 'settings', 'message'),
+    [
+        (
+            'config_sentence_transformers.json',
+            {'similarity_fn_name': 'meanmaxsim'},
+            "only 'maxsim'",
+        ),
+        ('2_MultiVectorMask/config.json', {'keep_only_token_ids': [3]}, r'token_ids=\[3\] is not'),
+        ('2_MultiVectorMask/config.json', {'skiplist_words': [3]}, 'must be a list of words'),
+        ('1_Dense/config.json', {'bias': True}, 'bias=True is not built here: only False is'),
+        ('3_Normalize/config.json', {'module_input_name': 'it'}, "module_input_name='it' is not"),
+        (LENGTHS, {'document_length': 99}, 'rows of 99 tokens, and max_seq_length=64 is'),
+        (LENGTHS, {'query_expansion': {'strategy': 'all'}}, "query_expansion='all': expected"),
+        (LENGTHS, {'query_expansion': {'token': 'paris'}}, "token='paris' is not built here"),
+    ],
+)
+def test_what_late_interaction_has_no_counterpart_for(file, settings, message, tmp_path):
+    folder = tmp_path / 'it'
+    model = tiny_models.of_family('bert', 'late_interaction', vocab_size=23)
+    export.write(model, tiny_models.tokenizer(), 'sentence_transformers', str(folder))
+    change(folder / file, **settings)
+    with refused(message):
+        sources.read_source(str(folder))
+    # A module that is not built is none that is left out.
+    modules = (folder / 'modules.json').read_text()
+    (folder / 'modules.json').write_text(modules.replace('Normalize"', 'HierarchicalTokenPooling"'))
+    with refused('HierarchicalTokenPooling: only Transformer, Dense, MultiVectorMask, Normalize'):
+        sources.read_source(str(folder))

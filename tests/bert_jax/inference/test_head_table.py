@@ -13,6 +13,7 @@ from bert_jax.input_pipeline.tasks.embedding import EmbeddingTask
 from bert_jax.input_pipeline.tasks.load_task import BY_KIND
 from bert_jax.input_pipeline.tasks.multilabel import MultiLabelTask
 from bert_jax.input_pipeline.tasks.multiple_choice import ChoiceTask
+from bert_jax.input_pipeline.tasks.ranking import RankingTask
 from bert_jax.input_pipeline.tasks.squad import SpanTask
 from bert_jax.input_pipeline.tasks.tagging import TaggingTask
 from bert_jax.train.head_base import TaskHead
@@ -28,6 +29,7 @@ TASKS = [
     TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),
     *(EmbeddingTask('x', {}, ('spearman',), {}, kind=kind) for kind in EmbeddingTask.kinds),
     MultiLabelTask('x', 'multilabel', ('a', 'b'), ('micro_f1',), {}),
+    RankingTask('x', {}, ('ndcg@10',), {}),
 ]
 
 
@@ -59,7 +61,8 @@ def test_a_model_finds_its_own_row(name):
     vectors = HEADS[name].vectors
     sentence = vectors and vectors()
     model = model._replace(problem_type=HEADS[name].problem_type, sentence=sentence)
-    assert model.head == name
+    # A reranker that is trained answers as a regression does.
+    assert model.head == {'ranking': 'regressor'}.get(name, name)
 
 
 def test_one_number_without_a_type_is_a_regression_as_transformers_takes_it():

@@ -1,0 +1,118 @@
+"""Reading again what a search has found: scores of (query, document) pairs, and the new order.
+
+  from bert_jax.inference.reranker import load_scorer, rank
+
+  rank(load_scorer('runs/reranker'), 'Where is the station?', ['It is blue.', 'By the river.'])
+  # [{'index': 1, 'score': 0.98, 'text': 'By the river.'}, ...]
+
+Owns the order of documents by their scores. What scores pairs is a `Scorer`: here a cross-encoder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import special
+
+from bert_jax.configs.errors import UserError
+from bert_jax.inference import pipelines
+from bert_jax.inference.predictor import Predictor, find_pipeline, read_training_options
+from bert_jax.inference.text_encoder import VectorScorer
+from bert_jax.runs.sources.source import Source, read_source
+
+
+class Scorer(Protocol):
+    """What scores pairs of a query and a document, any number of them in bounded memory."""
+
+    def iterate_logits(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
+        """Yield a number for each pair, more for better ones, which ranks them."""
+
+    def activate(self, logit: float) -> float:
+        """Return the score that is shown for such a number."""
+
+
+class CrossEncoder:
+    """A classifier of pairs with one output; what is too long is cut from the longer text."""
+
+    def __init__(self, source: Source, compute_dtype: str = 'auto'):
+        """Put the model on the devices. UserError where it does not give a pair one number."""
+        model = source.bert
+        if find_pipeline(model) is not pipelines.Regression or model.outputs != 1:
+            raise UserError(
+                f'{source.where}: a {model.architecture} of this kind gives a pair no single score:'
+                ' name a model of a task of kind ranking, or a cross-encoder with one label'
+            )
+        self._is_sigmoid = model.chosen.get('activation') == 'sigmoid'
+        length = read_training_options(source.where)[0] or model.longest_row
+        # What ranks are logits: a sigmoid makes large ones equal.
+        bare = source.changed(chosen={})
+        self._predictor = Predictor(bare, length, {'texts': 2}, compute_dtype=compute_dtype)
+
+    def iterate_logits(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
+        """Yield the logit of each pair; some hundreds go through the device together, by length."""
+        for answer in self._predictor.stream(pairs):
+            yield answer['value']
+
+    def activate(self, logit: float) -> float:
+        """Return the model's score, after its activation."""
+        return float(special.expit(logit)) if self._is_sigmoid else logit
+
+
+def load_scorer(init_from: str) -> Scorer:
+    """Load what scores pairs, any source of --init_from. UserError where it scores none."""
+    source = read_source(init_from)
+    kind = CrossEncoder if source.bert.sentence is None else VectorScorer
+    return kind(source, 'float32')  # what is scored hangs on no processor
+
+
+def rank(
+    scorer: Scorer, query: str, documents: Sequence[str], top: int | None = None
+) -> list[dict[str, Any]]:
+    """Return {'index', 'score', 'text'} of the `top` documents, best first; ties by index.
+
+    They are ranked by the numbers before the activation, which the scores are after. None: all.
+    """
+    if isinstance(documents, str) or (top is not None and top < 1):
+        raise UserError(
+            f'documents must be a list of texts, and top={top} a number from 1, or None'
+        )
+    documents = list(documents)
+    logits = list(scorer.iterate_logits((query, document) for document in documents))
+    ranked = []
+    for index in np.argsort(-np.array(logits), kind='stable')[:top].tolist():
+        score = scorer.activate(logits[index])
+        ranked.append({'index': index, 'score': score, 'text': documents[index]})
+    return ranked
+
+
+def score_pairs(
+    scorer: Scorer,
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    rankings: Mapping[str, Sequence[str]],
+    depth: int,
+) -> dict[str, dict[str, float]]:
+    """Return the numbers of the first documents of rankings, {query's id: {document's id: number}}.
+
+    Args:
+      scorer: what reads them.
+      queries: id -> text.
+      documents: id -> text.
+      rankings: a query's id -> ids of documents, the best first; a query may have none.
+      depth: how many of them are read.
+    """
+    first = {query: rankings.get(query, ())[:depth] for query in queries}
+
+    def iterate_pairs() -> Iterator[tuple[str, str]]:
+        for query, names in first.items():
+            for name in names:
+                yield queries[query], documents[name]
+
+    logits = scorer.iterate_logits(iterate_pairs())
+    scores = {}
+    for query, names in first.items():
+        scores[query] = dict(zip(names, itertools.islice(logits, len(names)), strict=True))
+    return scores
