@@ -353,7 +353,9 @@ def write_files(home: pathlib.Path) -> None:
     put('predictions.json', json.dumps({'1': words[0]}))
     files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
     columns = {'anchor': 'question', 'positive': 'answer'}
-    put('alike.json', json.dumps({'kind': 'embedding', 'files': files, 'columns': columns}))
+    for name, kind in (('alike', 'embedding'), ('lexical', 'sparse_embedding')):
+        task = {'kind': kind, 'files': files, 'columns': columns}
+        put(f'{name}.json', json.dumps(task))
     columns = {role: role for role in ('anchor', 'positive', 'negatives')}
     files = {split: f'alike/hard_{split}.jsonl' for split in ('train', 'dev')}
     put('rerank.json', json.dumps({'kind': 'ranking', 'files': files, 'columns': columns}))
