@@ -353,7 +353,8 @@ def write_files(home: pathlib.Path) -> None:
     put('predictions.json', json.dumps({'1': words[0]}))
     files = {'train': 'alike/train.jsonl', 'dev': 'alike/dev.jsonl'}
     columns = {'anchor': 'question', 'positive': 'answer'}
-    for name, kind in (('alike', 'embedding'), ('lexical', 'sparse_embedding')):
+    kinds = {'alike': 'embedding', 'lexical': 'sparse_embedding', 'late': 'late_interaction'}
+    for name, kind in kinds.items():
         task = {'kind': kind, 'files': files, 'columns': columns}
         put(f'{name}.json', json.dumps(task))
     columns = {role: role for role in ('anchor', 'positive', 'negatives')}
