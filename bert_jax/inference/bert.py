@@ -33,7 +33,7 @@ from bert_jax.inference.engine import check_process
 from bert_jax.inference.feature_extraction import Extractor, FeatureOptions
 from bert_jax.inference.pipelines import WithMasks
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.reranker import CrossEncoder, rank
+from bert_jax.inference.reranker import Scorer, make_scorer, rank
 from bert_jax.inference.text_encoder import TextEncoder, decode_sparse
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
@@ -348,16 +348,17 @@ class Bert:
         """Return {'index', 'score', 'text'} of the `top` documents for a query, best first.
 
         A cross-encoder reads the query beside each document, and cuts the longer of the two where
-        both are longer than a row. Ties go by index.
+        both are longer than a row. Other models compare the vectors that they were trained to give.
+        Ties go by index.
 
         Raises:
-          UserError: the model does not give a pair one number.
+          UserError: the model does neither give a pair one number nor a text vectors.
         """
         return rank(self._scorer, query, documents, top)
 
     @functools.cached_property
-    def _scorer(self) -> CrossEncoder:
-        return CrossEncoder(self.source, self._compute_dtype)
+    def _scorer(self) -> Scorer:
+        return make_scorer(self.source, self._compute_dtype)
 
     def fill_mask(self, texts: Any, top: int = 5) -> Any:
         """Return the `top` best words for each [MASK] of a text, best first; of a list, a list.

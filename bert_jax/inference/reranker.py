@@ -61,11 +61,15 @@ class CrossEncoder:
         return float(special.expit(logit)) if self._is_sigmoid else logit
 
 
+def make_scorer(source: Source, compute_dtype: str = 'auto') -> Scorer:
+    """Return what scores pairs by a model: its own number, or its vectors. UserError for none."""
+    kind = CrossEncoder if source.bert.sentence is None else VectorScorer
+    return kind(source, compute_dtype)
+
+
 def load_scorer(init_from: str) -> Scorer:
     """Load what scores pairs, any source of --init_from. UserError where it scores none."""
-    source = read_source(init_from)
-    kind = CrossEncoder if source.bert.sentence is None else VectorScorer
-    return kind(source, 'float32')  # what is scored hangs on no processor
+    return make_scorer(read_source(init_from), 'float32')  # what is scored hangs on no processor
 
 
 def rank(

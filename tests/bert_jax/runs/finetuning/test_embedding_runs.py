@@ -90,6 +90,7 @@ def test_a_run_learns_and_is_used(folder, encoder):
     assert queries.shape == (6, 32)
     np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, rtol=1e-5)
     assert ((queries @ colours.T).argmax(1) == np.arange(6)).all()
+    assert bert.rank(f'the {KINDS[4]}', COLOURS, top=1)[0]['index'] == 4
     with refused('gives vectors and no answers: .*bert-nearest'):
         Predictor.from_workdir(run)
 
