@@ -11,6 +11,7 @@ Owns the order of documents by their scores. What scores pairs is a `Scorer`: he
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -84,7 +85,7 @@ def rank(
             f'documents must be a list of texts, and top={top} a number from 1, or None'
         )
     documents = list(documents)
-    logits = list(scorer.iterate_logits((query, document) for document in documents))
+    logits = list(_iterate_finite(scorer, ((query, document) for document in documents)))
     ranked = []
     for index in np.argsort(-np.array(logits), kind='stable')[:top].tolist():
         score = scorer.activate(logits[index])
@@ -115,8 +116,19 @@ def score_pairs(
             for name in names:
                 yield queries[query], documents[name]
 
-    logits = scorer.iterate_logits(iterate_pairs())
+    logits = _iterate_finite(scorer, iterate_pairs())
     scores = {}
     for query, names in first.items():
         scores[query] = dict(zip(names, itertools.islice(logits, len(names)), strict=True))
     return scores
+
+
+def _iterate_finite(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
+    """Yield the number of each pair. UserError for one that has no place in an order."""
+    for logit in scorer.iterate_logits(pairs):
+        if not math.isfinite(logit):
+            raise UserError(
+                f'the reranker gives a pair {logit}, which has no place in an order: its weights'
+                ' are damaged'
+            )
+        yield logit

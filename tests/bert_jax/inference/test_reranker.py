@@ -1,0 +1,31 @@
+"""Orders of documents by what a scorer gives them."""
+
+from __future__ import annotations
+
+import math
+
+from bert_jax.inference.reranker import rank
+from tests.helpers.refusals import refused
+
+
+class Fixed:
+    """Gives each pair the number that its document is."""
+
+    def iterate_logits(self, pairs):
+        """Yield the numbers."""
+        return (float(document) for _, document in pairs)
+
+    def activate(self, logit):
+        """Return a sigmoid."""
+        return 1 / (1 + math.exp(-logit))
+
+
+def test_logits_rank_where_their_sigmoids_are_equal():
+    found = rank(Fixed(), 'q', ['60', '1', '90', '60'], top=3)
+    assert [one['index'] for one in found] == [2, 0, 3]
+    assert found[0]['score'] == found[1]['score'] == 1.0
+
+
+def test_what_has_no_place_in_an_order_is_refused():
+    with refused('gives a pair nan'):
+        rank(Fixed(), 'q', ['1', 'nan'])
