@@ -145,11 +145,12 @@ def _trace_model(model: Model) -> tuple[Any, list[str], dict[str, Any], dict[str
     """
     calls = [(serving.make_forward(model), list(model.row.output_names))]
     names, whole = list(model.row.output_names), model
-    bare, states = model._replace(sentence=None), 'last_hidden_state'
+    bare, states, of_tokens = model._replace(sentence=None), 'last_hidden_state', 'token_embeddings'
     gives_states = model.sentence is not None and states in bare.row.output_names
-    if gives_states and set(bare.row.parts) <= set(model.parts):
+    lacks_states = of_tokens not in names and set(bare.row.parts) <= set(model.parts)
+    if gives_states and lacks_states:
         calls.append((serving.make_forward(bare), [states]))
-        names.append('token_embeddings')
+        names.append(of_tokens)
         whole = bare
     inputs = serving.make_inputs(model)
     has_positions = inputs.pop(_POSITIONS, None) is not None

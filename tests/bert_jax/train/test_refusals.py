@@ -59,7 +59,7 @@ def freeze_beside_lora() -> None:
 def embed(batch_size: int = 8, accumulation: int = 1, **settings: Any) -> None:
     config = EmbeddingConfig(**settings)
     config.check_width(16)
-    config.check_batch(batch_size, accumulation)
+    config.check_batch(batch_size, accumulation, is_whole=False)
 
 
 def distil(teacher: dict[str, Any], **settings: Any) -> None:

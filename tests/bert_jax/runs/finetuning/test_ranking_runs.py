@@ -107,5 +107,5 @@ def test_a_run_refuses_what_it_would_not_read(folder, encoder):
         'ranking.loss=binary_cross_entropy reads .*, and the train split of rank has pairs'
     ):
         tuner.resolve(apply(recipe, ['max_seq_length=16']))
-    with refused('embedding: it is for tasks of kind embedding .*, and rank is of kind ranking'):
+    with refused('embedding: it is for tasks of kind embedding, .*, and rank is of kind ranking'):
         tuner.resolve(apply(recipe, ['max_seq_length=16', 'embedding.loss=cosent']))
