@@ -134,6 +134,7 @@ class MineNegatives(TrainedModel):
             self.mine,
             lambda texts, prompt: bert.embed(texts, prompt=prompt),
             mining,
+            bert.similarity,
         )
         print(f'{self.mine}: {kept} of {count} pairs, {self.negatives} hard negatives each')
 

@@ -163,7 +163,9 @@ class SemanticSearch:
         def embed(texts: Sequence[str], prompt: str) -> Any:
             return bert.embed(texts, (layer,), pool, max_seq_length, prompt)
 
-        return cls(embed, reader, reader.path, bert.similarity)
+        # States that are named are none that the model was trained to compare.
+        is_trained = layer == -1 and pool is None
+        return cls(embed, reader, reader.path, bert.similarity if is_trained else 'cosine')
 
     def nearest(self, query: str, top: int) -> list[Near]:
         """Return the `top` sentences with the greatest score, greatest first; ties by line."""
@@ -247,7 +249,8 @@ def mine_hard_negatives(
             others = ~np.isin(index, mine)
             score, index = score[others], index[others]
             if mining.margin is not None:
-                least = np.min(of_queries.take([number_of_query]).compare_all(vectors.take(mine)))
+                repeated = of_queries.take([number_of_query] * len(mine))
+                least = repeated.compare_pairs(vectors.take(mine)).min()
                 index = index[score <= least - abs(least) * mining.margin]
             index = index[mining.first : mining.last][: mining.negatives]
             chosen[query] = [documents[i] for i in index]
@@ -262,6 +265,7 @@ def mine_file(
     output: str,
     embed: Embed,
     mining: Mining,
+    similarity: Similarity = 'cosine',
 ) -> tuple[int, int]:
     """Write the pairs of a file with hard negatives, as jsonl; return how many pairs, and written.
 
@@ -271,6 +275,7 @@ def mine_file(
       output: the file to write.
       embed: as `mine_hard_negatives` takes it.
       mining: which neighbours are chosen.
+      similarity: what compares them.
     """
     roles = ('anchor', 'positive')
     for role in columns:
@@ -284,7 +289,7 @@ def mine_file(
         pairs.append((row['anchor'], row['positive']))
     if not pairs:
         raise UserError(f'{path}: no pair in it')
-    rows = list(mine_hard_negatives(pairs, embed, mining))
+    rows = list(mine_hard_negatives(pairs, embed, mining, similarity))
     if not rows:
         raise UserError(
             f'{path}: no pair has {mining.negatives} hard negatives of these ranks and this margin:'
