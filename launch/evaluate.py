@@ -304,10 +304,8 @@ class _OfRanking(WithIntervals):
         from bert_jax.runs.vector_evaluation import Reread, evaluate_run
         from bert_jax.runs.workdir.results import EvaluateResult
 
-        reread, of_set = (
-            Reread.load(rerank, depth) if rerank else None,
-            (self.retrieval, self.split),
-        )
+        reread = Reread.load(rerank, depth) if rerank else None
+        of_set = self.retrieval, self.split
         report = evaluate_run(path, *of_set, self.bootstrap, self.bootstrap_seed, reread)
         self.write_output(report)
         return EvaluateResult('', report)

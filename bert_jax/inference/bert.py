@@ -37,12 +37,12 @@ from bert_jax.inference.reranker import Scorer, make_scorer, rank
 from bert_jax.inference.text_encoder import TextEncoder, decode_sparse
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from bert_jax.input_pipeline.tasks.features import make_input_rows, make_pairs, say_cut
-from bert_jax.input_pipeline.tasks.similarity import unit
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer, listed
 from bert_jax.mesh.sharding import format_path
 from bert_jax.model import heads, layout
 from bert_jax.model.blocks.matmul import choose_inference_dtype
 from bert_jax.model.pooling import POOLINGS, Pool, make_states
+from bert_jax.model.text_vectors import unit
 from bert_jax.runs.sources.source import Source, load_source
 from bert_jax.runs.workdir import word_vectors
 from bert_jax.train.state import init_params

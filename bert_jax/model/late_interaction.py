@@ -136,10 +136,12 @@ class MultiVectors:
 
     def compare_pairs(self, documents: MultiVectors) -> np.ndarray:
         """Return the score of each with its own document."""
-        pairs = ((self.take([i]), documents.take([i])) for i in range(len(self)))
-        return np.array(
-            [query.compare_all(document)[0, 0] for query, document in pairs], np.float32
-        )
+        scores_N = np.empty(len(self), np.float32)
+        for numbers_n, block in documents._iterate_blocks(_DOCUMENTS):
+            queries = self.take(numbers_n)
+            width = _round_up(queries.lengths_N.max())
+            scores_N[numbers_n] = _search_pairs(queries._pad(width), block)
+        return scores_N
 
     def describe(self) -> dict[str, float]:
         """Return the mean of the vectors of a text, and of their bytes."""
@@ -151,7 +153,7 @@ class MultiVectors:
         order_N = np.argsort(-self.lengths_N, kind='stable')
         while len(order_N):
             # Few lengths of rows: few programs are compiled.
-            width = -(-max(self.lengths_N[order_N[0]], 1) // _MULTIPLE) * _MULTIPLE
+            width = _round_up(self.lengths_N[order_N[0]])
             numbers_n, order_N = np.split(order_N, [max(tokens // width, 1)])
             yield numbers_n, self.take(numbers_n)._pad(width)
 
@@ -166,4 +168,8 @@ class MultiVectors:
         return TokenVectors(vectors_NTD, scored_NT)
 
 
-_search = jax.jit(_score_all)
+def _round_up(tokens: int) -> int:
+    return -(-max(tokens, 1) // _MULTIPLE) * _MULTIPLE
+
+
+_search, _search_pairs = jax.jit(_score_all), jax.jit(jax.vmap(_score))

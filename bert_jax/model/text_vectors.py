@@ -51,6 +51,13 @@ class TextVectors(Protocol):
         """Return what is told of them beside their scores, by name."""
 
 
+def unit(vectors_NH: np.ndarray) -> np.ndarray:
+    """Return the vectors, float32, each scaled to length one."""
+    vectors_NH = np.asarray(vectors_NH, np.float32)
+    lengths_N1 = np.linalg.norm(vectors_NH, axis=-1, keepdims=True)
+    return vectors_NH / np.maximum(lengths_N1, _TINY)
+
+
 @dataclass(frozen=True)
 class DenseVectors:
     """One vector for each text, compared by products: of vectors of length one these are cosines.
@@ -66,11 +73,7 @@ class DenseVectors:
         """Return an array [N, H], scaled to length one for cosines; None for other values."""
         if not isinstance(values, np.ndarray):
             return None
-        vectors_NH = np.asarray(values, np.float32)
-        if similarity == 'cosine':
-            lengths_N1 = np.linalg.norm(vectors_NH, axis=-1, keepdims=True)
-            vectors_NH = vectors_NH / np.maximum(lengths_N1, _TINY)
-        return cls(vectors_NH)
+        return cls(unit(values) if similarity == 'cosine' else np.asarray(values, np.float32))
 
     def __len__(self) -> int:
         """Return how many texts there are."""

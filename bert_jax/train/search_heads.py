@@ -54,6 +54,10 @@ class VectorHead(TaskHead):
         """Return how a text becomes vectors in a model that was trained so."""
         raise NotImplementedError
 
+    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
+        """Return what the model gives, of each text one array."""
+        return {'sentence_embedding': result}
+
     def keep_values(self, outputs: Mapping[str, np.ndarray]) -> Any:
         """Return what the outputs of some texts say of them, as `Bert.embed` returns it.
 
@@ -94,10 +98,6 @@ class Embedding(VectorHead):
         "model = SentenceTransformer({name!r})\nprint(model.encode(['A text.', 'Another.']))",
     )
 
-    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
-        """Return the vectors."""
-        return {'sentence_embedding': result}
-
     def describe_vectors(
         self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
     ) -> SentenceConfig:
@@ -134,10 +134,6 @@ class SparseEmbedding(VectorHead):
         'from sentence_transformers import SparseEncoder\n\n'
         "model = SparseEncoder({name!r})\nprint(model.decode(model.encode(['A text.'])))",
     )
-
-    def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
-        """Return the weights."""
-        return {'sentence_embedding': result}
 
     def keep_values(self, outputs: Mapping[str, np.ndarray]) -> sparse.csr_array:
         """Return the weights [N, V] that are not 0."""

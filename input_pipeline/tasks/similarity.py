@@ -16,7 +16,7 @@ from bert_jax.input_pipeline.tasks.base import parse_number
 from bert_jax.input_pipeline.tasks.task_metrics import matthews, pearson, spearman
 from bert_jax.input_pipeline.text.tables import Table
 
-_TINY = 1e-12  # a vector of zeros stays one, and is like nothing
+_TINY = 1e-12  # where nothing is found, nothing is divided by 0
 COLUMNS: Mapping[str, str | int] = {'text': 'sentence1', 'text_b': 'sentence2'}
 STS = (0.0, 5.0)  # the scores of the STS benchmarks
 
@@ -86,13 +86,6 @@ def _read_pairs(
 
 
 # ---- scores
-
-
-def unit(vectors_NH: np.ndarray) -> np.ndarray:
-    """Return the vectors, float32, each scaled to length one."""
-    vectors_NH = np.asarray(vectors_NH, np.float32)
-    lengths_N1 = np.linalg.norm(vectors_NH, axis=-1, keepdims=True)
-    return vectors_NH / np.maximum(lengths_N1, _TINY)
 
 
 def correlate_scores(truth: np.ndarray, similarities: np.ndarray) -> dict[str, float]:

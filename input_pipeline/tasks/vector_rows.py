@@ -36,7 +36,10 @@ def make_vector_rows(
       config: what the model says of its rows.
     """
     shapes = {name: config.row(name, max_seq_length) for name in dict.fromkeys(prompts)}
-    entries = {entry: number for number, entry in enumerate(tokenizer.entries)}
+    # Of a large vocabulary the table takes longer than a query: where nothing is looked up, none.
+    entries: dict[str, int] = {}
+    if any(shape.skipped or (shape.has_marker and shape.prompt) for shape in shapes.values()):
+        entries = {entry: number for number, entry in enumerate(tokenizer.entries)}
     longest = max((shape.length for shape in shapes.values()), default=max_seq_length)
     rows = make_empty_rows(len(texts), longest, tokenizer.pad_id)
     rows |= {name: np.zeros(len(texts), np.int32) for name in ('pieces', 'left_out')}
