@@ -26,7 +26,7 @@ from bert_jax.inference.predict_file import Records
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
 from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.model.pooling import Pool
-from bert_jax.model.text_vectors import TextVectors, read_vectors
+from bert_jax.model.text_vectors import read_vectors
 
 BLOCK = 16384  # vectors that a product has; 64 MiB of scores with the queries below
 _QUERIES = 1024
@@ -35,7 +35,7 @@ Embed = Callable[[Sequence[str], str], Any]
 
 
 def nearest(
-    queries: TextVectors, documents: TextVectors, top: int, block: int = BLOCK
+    queries: Any, documents: Any, top: int, block: int = BLOCK
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the greatest scores of each query among all documents, and whose they are.
 
@@ -43,7 +43,8 @@ def nearest(
     block is its best: memory does not grow with N.
 
     Args:
-      queries: the vectors of Q queries.
+      queries: the vectors of Q queries as `Bert.embed` gives them, or `TextVectors`. Arrays are
+        compared by products: rows of length one give cosines.
       documents: those of the N texts that are searched, of the same kind.
       top: how many for each query; all N where there are no more.
       block: how many documents are compared at once.
@@ -52,6 +53,7 @@ def nearest(
       Scores float32 [Q, top], the greatest first, and the indices int32 [Q, top] of their
       documents; of equal scores the lower index is first.
     """
+    queries, documents = read_vectors(queries, 'dot'), read_vectors(documents, 'dot')
     count, top = len(documents), min(top, len(documents))
     scores_QK = np.empty((len(queries), top), np.float32)
     indices_QK = np.empty((len(queries), top), np.int32)

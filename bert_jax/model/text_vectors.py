@@ -73,7 +73,7 @@ class DenseVectors:
         """Return an array [N, H], scaled to length one for cosines; None for other values."""
         if not isinstance(values, np.ndarray):
             return None
-        return cls(unit(values) if similarity == 'cosine' else np.asarray(values, np.float32))
+        return cls(unit(values) if similarity == 'cosine' else values)
 
     def __len__(self) -> int:
         """Return how many texts there are."""
@@ -91,7 +91,7 @@ class DenseVectors:
 
     def compare_pairs(self, documents: DenseVectors) -> np.ndarray:
         """Return the product of each with its own document."""
-        return (self.vectors_NH * documents.vectors_NH).sum(axis=-1)
+        return np.multiply(self.vectors_NH, documents.vectors_NH, dtype=np.float32).sum(axis=-1)
 
     def describe(self) -> dict[str, float]:
         """Return nothing: all are of one width."""
@@ -161,12 +161,14 @@ def read_vectors(values: Any, similarity: str) -> TextVectors:
     """Return what a model gave of some texts as vectors that can be compared.
 
     Args:
-      values: as `Bert.embed` returns them.
+      values: as `Bert.embed` returns them, or vectors that were read before.
       similarity: what compares them, as the model says.
 
     Raises:
       TypeError: the values are of no kind.
     """
+    if isinstance(values, KINDS):
+        return values
     for kind in KINDS:
         vectors = kind.read(values, similarity)
         if vectors is not None:

@@ -15,7 +15,6 @@ from bert_jax.inference.semantic_search import (
     nearest,
 )
 from bert_jax.input_pipeline.text.record_files import BadRecord
-from bert_jax.model.text_vectors import DenseVectors
 from tests.helpers.files import read_jsonl, write_jsonl
 from tests.helpers.refusals import refused
 
@@ -53,7 +52,7 @@ def test_nearest_is_exact_and_of_equal_products_takes_the_lower_index(top, block
     vectors = random.integers(-2, 3, (50, 4)).astype(np.float16)
     queries = random.integers(-2, 3, (7, 4)).astype(np.float32)
     queries[2] = 0
-    scores, indices = nearest(DenseVectors(queries), DenseVectors(vectors), top, block)
+    scores, indices = nearest(queries, vectors, top, block)
     products = queries @ vectors.T + 0.0
     wanted = np.argsort(-products, axis=1, kind='stable')[:, :top]
     assert (indices == wanted).all()
