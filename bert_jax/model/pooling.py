@@ -96,7 +96,8 @@ def _make_encode(
 ) -> Callable[..., Any]:
     """Return a function of (encoder's parameters, batch): its outputs, and the states `kept`."""
     compute_dtype, read = matmul.choose_inference_products(compute_dtype)
-    encoder = Encoder(config, compute_dtype, matmul_dtype=read)
+    # A pooler that only tasks have may be absent, and no state goes through it.
+    encoder = Encoder(config, compute_dtype, matmul_dtype=read, pools=False)
 
     def encode(params: Any, batch: Mapping[str, Array]) -> Any:
         inputs = (get_words(batch, config), batch['input_mask'], batch['segment_ids'])

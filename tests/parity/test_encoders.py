@@ -19,7 +19,7 @@ from bert_jax.configs.errors import UserError
 from bert_jax.conversion import huggingface, serving
 from bert_jax.conversion.trained_model import Model, list_left_out
 from bert_jax.inference.serving_folder import list_token_ids
-from bert_jax.model import layout
+from bert_jax.model import layout, pooling
 from bert_jax.train.task_heads import CLASSES
 from tests.helpers import tiny_models
 from tests.parity import reference
@@ -101,9 +101,9 @@ def rows(model: Model, length: int) -> dict[str, np.ndarray]:
     return batch
 
 
-def ask(theirs: torch.nn.Module, batch: dict[str, np.ndarray]) -> Any:
+def ask(theirs: torch.nn.Module, batch: dict[str, np.ndarray], **more: bool) -> Any:
     reads = type(theirs).__name__.startswith(SEGMENTS)
-    return theirs(**reference.tensors(batch, segments=reads))
+    return theirs(**reference.tensors(batch, segments=reads), **more)
 
 
 def list_classes() -> list[tuple[str, str, dict[str, Any]]]:
@@ -140,6 +140,22 @@ def test_outputs_and_files(tmp_path, shape, kind, settings):
     with torch.no_grad():
         found = ask(again, batch)
     assert all(torch.equal(found[k], v) for k, v in wanted.items() if isinstance(v, torch.Tensor))
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_states_of_all_layers(tmp_path, shape):
+    """Those of the bare encoder, which has no pooler in most families."""
+    theirs, model = pair(shape, 'Model', tmp_path)
+    batch, params = rows(model, 20), model.params['encoder']
+    states = pooling.make_states(model.config, jnp.float32, attentions=False)(params, batch)
+    with torch.no_grad():
+        found = ask(theirs, batch, output_hidden_states=True)
+    real = batch['input_mask'] > 0
+    wanted = torch.stack(found.hidden_states).numpy()
+    np.testing.assert_allclose(states['hidden_states'][:, real], wanted[:, real], atol=2e-5)
+    vectors = pooling.make_features(model.config, [-1], 'mean', jnp.float32, jnp.float32)
+    means = [states[mask].mean(0) for states, mask in zip(wanted[-1], real)]
+    np.testing.assert_allclose(vectors(params, batch)['features'][:, 0], means, atol=2e-5)
 
 
 @pytest.mark.parametrize('is_scanned', [False, True])

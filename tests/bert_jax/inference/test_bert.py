@@ -23,6 +23,7 @@ def fresh(**changes) -> Bert:
     [
         {'attention': 'left_to_right'},
         {'norm': 'pre', 'positions': 'rotary', 'local_window': 2, 'global_every': 2},
+        {'family': 'electra'},  # of which the bare encoder has no pooler
     ],
 )
 def test_states_and_attentions_of_all_layers(changes):
