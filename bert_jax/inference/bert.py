@@ -436,7 +436,7 @@ def check_head(source: Source) -> None:
         )
     if 'mlm' not in source.bert.parts:
         raise UserError(
-            f'{source.where}: a {source.bert.architecture} has no head for masked words: name the'
+            f'{source.where}: {source.bert.architecture} has no head for masked words: name the'
             ' run of bert-pretrain that it came from, or another model with that head'
         )
 

@@ -43,7 +43,7 @@ class CrossEncoder:
         model = source.bert
         if find_pipeline(model) is not pipelines.Regression or model.outputs != 1:
             raise UserError(
-                f'{source.where}: a {model.architecture} of this kind gives a pair no single score:'
+                f'{source.where}: {model.architecture} of this kind gives a pair no single score:'
                 ' name a model of a task of kind ranking, or a cross-encoder with one label'
             )
         self._is_sigmoid = model.chosen.get('activation') == 'sigmoid'

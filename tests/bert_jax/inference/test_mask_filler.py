@@ -39,7 +39,7 @@ def test_the_usual_spelling_is_understood_by_a_model_whose_mask_token_is_another
         ('BertForMaskedLM', 'paris', r"'paris': no \[MASK\] in it"),
         ('BertForMaskedLM', '[MASK] ' * 21, '21 mask tokens: at most 20'),
         ('BertForMaskedLM', '[MASK]' + ' film' * 62, r"\.\.\.': 63 word pieces, .* reads 62"),
-        ('BertModel', '[MASK]', 'a/folder: a BertModel has no head for masked words'),
+        ('BertModel', '[MASK]', 'a/folder: BertModel has no head for masked words'),
     ],
 )
 def test_what_cannot_be_answered_is_refused(architecture, text, message):
