@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 _REASON = 'sentence-transformers is not installed: bash launch/test.sh --parity'
 theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
@@ -78,49 +77,26 @@ def test_a_folder_opens_with_the_same_scores_and_is_read_again(family, tokenizer
     np.testing.assert_allclose(check_equal(tmp_path / 'theirs'), scores, atol=1e-5)
 
 
-def write_json(file, content) -> None:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(content))
-
-
-def write_base(tokenizer, folder) -> dict[str, np.ndarray]:
-    """Write a random encoder and its tokenizer as transformers does; return a layer for it."""
-    model = tiny_models.of_family('bert', 'encoder', vocab_size=tokenizer.vocab_size)
-    export.write(model, tokenizer, 'huggingface', str(folder))
-    rng = np.random.default_rng(2)
-    return {'linear.weight': rng.normal(size=(5, 16)).astype(np.float32)}
-
-
 @pytest.mark.parametrize('stated', [{}, {'do_query_expansion': False, 'skiplist_words': ['paris']}])
 def test_a_folder_of_pylate_has_the_same_scores(stated, tokenizer, tmp_path):
-    folder = tmp_path / 'it'
-    layer = write_base(tokenizer, folder)
-    identity = {'activation_function': 'torch.nn.modules.linear.Identity'}
-    shape = {'in_features': 16, 'out_features': 5, 'bias': False}
-    write_json(folder / '1_Dense' / 'config.json', shape | identity)
-    save_file(layer, folder / '1_Dense' / 'model.safetensors')
-    types = ('sentence_transformers.models.Transformer', 'pylate.models.Dense.Dense')
-    places = ({'idx': 0, 'name': '0', 'path': ''}, {'idx': 1, 'name': '1', 'path': '1_Dense'})
-    write_json(folder / 'modules.json', [p | {'type': type} for p, type in zip(places, types)])
+    """A folder of ours with what one of PyLate has: no other modules, and its own settings."""
+    model = tiny_models.of_family('bert', 'late_interaction', vocab_size=tokenizer.vocab_size)
+    model = model._replace(sentence=LateInteractionConfig(LateInteractionSettings(width=3)))
+    export.write(model, tokenizer, 'sentence_transformers', str(tmp_path))
+    modules = json.loads((tmp_path / 'modules.json').read_text())[:2]
+    modules[1]['type'] = 'pylate.models.Dense.Dense'
     settings = {
         'model_type': 'ColBERT', 'query_prefix': '[unused0]', 'document_prefix': 'what ',
-        'query_length': 10, 'document_length': 18, 'similarity_fn_name': 'MaxSim',
+        'query_length': 10, 'document_length': 18, 'similarity_fn_name': 'MaxSim', **stated,
     }  # fmt: skip
-    write_json(folder / 'config_sentence_transformers.json', settings | stated)
-    write_json(folder / 'sentence_bert_config.json', {'max_seq_length': 17})
-    check_equal(folder)
-
-
-def test_a_folder_of_stanford_has_the_same_scores(tokenizer, tmp_path):
-    folder = tmp_path / 'it'
-    layer = write_base(tokenizer, folder)
-    arrays = load_file(folder / 'model.safetensors').items()
-    arrays = {f'bert.{name}': array for name, array in arrays} | layer
-    save_file(arrays, folder / 'model.safetensors', {'format': 'pt'})
-    config = json.loads((folder / 'config.json').read_text())
-    write_json(folder / 'config.json', config | {'architectures': ['HF_ColBERT']})
-    write_json(folder / 'artifact.metadata', {'query_maxlen': 11, 'doc_maxlen': 19})
-    check_equal(folder)
+    contents = {
+        'modules.json': modules,
+        'config_sentence_transformers.json': settings,
+        'sentence_bert_config.json': {'max_seq_length': 17},
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    check_equal(tmp_path)
 
 
 B, T, D = 5, 7, 6
