@@ -64,8 +64,8 @@ class MultiVectorFolder(folders.FolderKind):
         settings = _read(file)
         stated = self.read_modules(paths, settings)
         rows = _read_rows(settings) | folders.read_settings(folder / folders.LENGTH)
-        kernel_DH = folders.read_dense(paths['Dense'])
         model, limit = reading.model, reading.model.config.max_position
+        kernel_DH = folders.read_dense(paths['Dense'], model.config.hidden_size)
         try:
             vectors = LateInteractionConfig(
                 _make_settings(len(kernel_DH), rows, stated),

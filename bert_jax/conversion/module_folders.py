@@ -134,17 +134,18 @@ def find_modules(
     return {module.kind: folder / module.path for module in modules}
 
 
-def read_dense(folder: epath.Path) -> np.ndarray:
-    """Return the kernel [D, H] of a linear layer. UserError where it does anything else."""
+def read_dense(folder: epath.Path, width: int) -> np.ndarray:
+    """Return the kernel [D, width] of a linear layer. UserError where it does anything else."""
     settings = read_settings(folder / 'config.json')
     # Where the activation is missing it is another.
     is_linear = settings.get('activation_function') in ('torch.nn.Identity', IDENTITY)
-    if is_linear and not settings.get('use_residual'):
+    if is_linear and not (settings.get('bias') or settings.get('use_residual')):
         tensors, _ = read_tensors(folder, 'model.safetensors', 'pytorch_model.bin')
-        if tensors.keys() == {WEIGHT} and tensors[WEIGHT].ndim == 2:
+        if tensors.keys() == {WEIGHT} and tensors[WEIGHT].shape[1:] == (width,):
             return tensors[WEIGHT]
     raise UserError(
-        f'{folder}: a dense layer with a bias, a residual or an activation is not built here'
+        f'{folder}: a dense layer that has more than {WEIGHT} of {width} columns, or an activation'
+        ' or a residual, is not built here'
     )
 
 

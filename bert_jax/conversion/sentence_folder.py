@@ -112,7 +112,7 @@ def _read_pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
 
 def _read_cut(folder: epath.Path, width: int) -> int:
     """Return how many first numbers a dense module keeps; UserError where it does anything else."""
-    kernel_DH = read_dense(folder)
+    kernel_DH = read_dense(folder, width)
     if not np.array_equal(kernel_DH, np.eye(len(kernel_DH), width)):
         raise UserError(f'{folder}: a dense layer on the vector is not built here')
     return len(kernel_DH)
