@@ -116,6 +116,8 @@ def decode_sparse(
 ) -> list[list[tuple[str, float]]]:
     """Return the (word piece, weight) pairs of sparse vectors: see `Bert.decode_sparse`."""
     weights_NV, decoded = sparse.csr_array(vectors), []
+    if weights_NV.ndim == 1:  # a row of what `embed` gave
+        weights_NV = weights_NV.reshape(1, -1)
     if weights_NV.shape[1] != vocab_size:
         raise UserError(
             f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'

@@ -31,6 +31,10 @@ _TINY = 1e-12  # a vector of zeros stays one, and is like nothing
 class TextVectors(Protocol):
     """The vectors of many texts, in memory or mapped from files."""
 
+    @property
+    def width(self) -> int:
+        """Return how many numbers a vector has."""
+
     @classmethod
     def read(cls, values: Any, similarity: str) -> Self | None:
         """Return what `Bert.embed` gave of some texts; None where it is of another kind."""
@@ -78,6 +82,11 @@ class DenseVectors:
     def __len__(self) -> int:
         """Return how many texts there are."""
         return len(self.vectors_NH)
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers a vector has."""
+        return self.vectors_NH.shape[1]
 
     def take(self, rows: Any) -> DenseVectors:
         """Return those of some texts."""
@@ -129,18 +138,17 @@ class SparseVectors:
         """Return how many texts there are."""
         return self.weights_NV.shape[0]
 
+    @property
+    def width(self) -> int:
+        """Return how many entries the vocabulary has."""
+        return self.weights_NV.shape[1]
+
     def take(self, rows: Any) -> SparseVectors:
         """Return those of some texts."""
         return SparseVectors(self.weights_NV[rows])
 
     def compare_all(self, documents: SparseVectors) -> np.ndarray:
-        """Return the product of each with each; UserError for those of another vocabulary."""
-        width, other = self.weights_NV.shape[1], documents.weights_NV.shape[1]
-        if width != other:
-            raise UserError(
-                f'vectors of {other} entries cannot be searched by those of {width}: they are of'
-                ' another vocabulary: make both with one model'
-            )
+        """Return the product of each with each."""
         return (self.weights_NV @ documents.weights_NV.T).toarray()
 
     def compare_pairs(self, documents: SparseVectors) -> np.ndarray:
@@ -149,9 +157,8 @@ class SparseVectors:
 
     def describe(self) -> dict[str, float]:
         """Return the mean of the weights that are not 0, and the share of those that are."""
-        N, V = self.weights_NV.shape
-        active = self.weights_NV.nnz / N
-        return {'active_dims': active, 'sparsity_ratio': 1 - active / V}
+        active = self.weights_NV.nnz / len(self)
+        return {'active_dims': active, 'sparsity_ratio': 1 - active / self.width}
 
 
 KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors, MultiVectors)
@@ -174,6 +181,16 @@ def read_vectors(values: Any, similarity: str) -> TextVectors:
         if vectors is not None:
             return vectors
     raise TypeError(f'{type(values).__name__} holds no vectors of texts')
+
+
+def check_alike(queries: TextVectors, documents: TextVectors) -> None:
+    """Raise UserError where queries cannot be compared with documents."""
+    if type(queries) is not type(documents) or queries.width != documents.width:
+        raise UserError(
+            f'{type(documents).__name__} of {documents.width} numbers cannot be searched by'
+            f' {type(queries).__name__} of {queries.width}: they are of another model or another'
+            ' vocabulary: make both with one model'
+        )
 
 
 class Comparison(NamedTuple):

@@ -51,8 +51,8 @@ class VectorHead(TaskHead):
     def describe_vectors(
         self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
     ) -> VectorsConfig:
-        """Return how a text becomes vectors in a model that was trained so."""
-        raise NotImplementedError
+        """Return how a text becomes vectors: the last of the sections says it."""
+        return getattr(settings, self.sections[-1]).vectors(tuple(prompts.items()), max_seq_length)
 
     def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
         """Return what the model gives, of each text one array."""
@@ -98,12 +98,6 @@ class Embedding(VectorHead):
         "model = SentenceTransformer({name!r})\nprint(model.encode(['A text.', 'Another.']))",
     )
 
-    def describe_vectors(
-        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
-    ) -> SentenceConfig:
-        """Return how a text becomes a vector."""
-        return settings.embedding.sentence(prompts, max_seq_length)
-
     def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
         """Raise UserError where the vectors are cut to more numbers than there are."""
         settings.embedding.check_width(config.hidden_size)
@@ -142,12 +136,6 @@ class SparseEmbedding(VectorHead):
     def join_values(self, parts: Sequence[Any]) -> sparse.csr_array:
         """Return the weights of all texts."""
         return sparse.csr_array(sparse.vstack(parts, 'csr'))
-
-    def describe_vectors(
-        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
-    ) -> SparseConfig:
-        """Return how a text becomes weights."""
-        return settings.sparse.vectors(prompts, max_seq_length)
 
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return a loss of such vectors, with what their weights cost."""
@@ -195,12 +183,6 @@ class LateInteraction(VectorHead):
     def join_values(self, parts: Sequence[Any]) -> list[np.ndarray]:
         """Return the vectors of all texts."""
         return list(itertools.chain.from_iterable(parts))
-
-    def describe_vectors(
-        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
-    ) -> LateInteractionConfig:
-        """Return how a text becomes vectors."""
-        return settings.late_interaction.vectors(prompts, max_seq_length)
 
     def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
         """Raise UserError where tokens cannot be compared so."""

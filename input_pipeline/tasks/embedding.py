@@ -88,7 +88,10 @@ class EmbeddingExample(Example):
 
 @dataclass(frozen=True)
 class TaughtExample(EmbeddingExample):
-    """Texts with a teacher's score of the query with each document, the positive first."""
+    """Texts with a teacher's score of the query with each document, the positive first.
+
+    They are a class, for what a resumed run compares is the repr of its examples.
+    """
 
     scores: tuple[float, ...] = ()
 

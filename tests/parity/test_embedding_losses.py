@@ -12,16 +12,18 @@ torch = pytest.importorskip('torch')
 losses = pytest.importorskip('sentence_transformers.losses')
 
 sparse = pytest.importorskip('sentence_transformers.sparse_encoder.losses')
+tokens = pytest.importorskip('sentence_transformers.multi_vector_encoder.losses')
 from sentence_transformers.sparse_encoder.callbacks.splade_callbacks import (
     SpladeRegularizerWeightSchedulerCallback,
 )
 from sentence_transformers.util import pairwise_dot_score
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.model.late_interaction import TokenVectors
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import add_losses
 from bert_jax.train.losses.settings import LossSettings
-from bert_jax.train.search_heads import SparseEmbedding
+from bert_jax.train.search_heads import LateInteraction, SparseEmbedding
 
 B, D = 6, 16
 
@@ -45,10 +47,10 @@ def ours(objective, values: np.ndarray, labels: np.ndarray, step: int = 8, steps
 
 
 class Given(torch.nn.Module):
-    """A model whose vectors are given: features are the vectors of a column."""
+    """A model whose vectors are given: features are those of a column."""
 
-    def forward(self, features):
-        return {'sentence_embedding': features['vectors']}
+    def forward(self, features, task=None):
+        return features
 
     def get_embedding_dimension(self):
         return D
@@ -57,9 +59,13 @@ class Given(torch.nn.Module):
         return 1
 
 
-def theirs(make, values: np.ndarray, labels: np.ndarray):
-    given = torch.tensor(values, requires_grad=True)
-    columns = [{'vectors': given[:, column]} for column in range(given.shape[1])]
+def theirs(make, values: np.ndarray, labels: np.ndarray, masks: np.ndarray | None = None):
+    given, columns = torch.tensor(values, requires_grad=True), []
+    for column in range(values.shape[1]):
+        columns.append({'sentence_embedding': given[:, column]})
+        if masks is not None:
+            mask = torch.tensor(masks[:, column])
+            columns[-1] = {'token_embeddings': given[:, column], 'attention_mask': mask}
     loss = make(Given())(columns, torch.tensor(labels))
     loss.backward()
     return float(loss), given.grad.numpy()
@@ -154,3 +160,34 @@ def test_losses_of_sparse_vectors(name):
         wanted, wanted_gradient = theirs(lambda given: splade(given, step), values, labels)
         assert float(value) == pytest.approx(wanted, rel=2e-6) and wanted > 0.1
         np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-5, atol=2e-6)
+
+
+TOKENS = {
+    'pairs': ({}, 2, tokens.MultiVectorMultipleNegativesRankingLoss),
+    'negatives': (
+        {'scale': 0.3},
+        4,
+        lambda model: tokens.MultiVectorMultipleNegativesRankingLoss(model, scale=0.3),
+    ),
+    'margins': ({'loss': 'margin_mse'}, 4, tokens.MultiVectorMarginMSELoss),
+    'distilled': ({'loss': 'distill_kl'}, 3, tokens.MultiVectorDistillKLDivLoss),
+}
+
+
+@pytest.mark.parametrize('case', TOKENS)
+def test_losses_of_late_interaction(case):
+    settings, texts, make = TOKENS[case]
+    rng = np.random.default_rng(texts)
+    values = rng.normal(size=(B, texts, 7, D)).astype(np.float32)
+    masks = rng.integers(0, 2, (B, texts, 7))
+    masks[..., 1] = 1
+    model = SimpleNamespace(
+        apply=lambda variables, batch, rng: TokenVectors(variables['params'], masks), kernel='xla'
+    )
+    losses = LossSettings(embedding=EmbeddingConfig(**settings))
+    objective = LateInteraction().make_objective(model, losses)
+    value, gradient = ours(objective, values, SCORES(texts))
+    wanted, wanted_gradient = theirs(make, values, SCORES(texts), masks)
+    assert wanted > 0.1 and float(value) == pytest.approx(wanted, rel=2e-6)
+    np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-5, atol=2e-6)
+    assert np.abs(gradient).max() > 1e-3

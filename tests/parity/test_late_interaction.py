@@ -1,27 +1,19 @@
-"""Late interaction against sentence-transformers: folders both ways, losses, gradients."""
+"""Late interaction against sentence-transformers: folders both ways."""
 
 from __future__ import annotations
 
 import json
-from importlib import import_module
-from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
 _REASON = 'sentence-transformers is not installed: bash launch/test.sh --parity'
 theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
-torch = pytest.importorskip('torch')
 
 from bert_jax.configs.model.late_interaction import LateInteractionConfig, LateInteractionSettings
-from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.inference import Bert, export
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.model.late_interaction import TokenVectors
 from bert_jax.model.text_vectors import read_vectors
-from bert_jax.train.losses.settings import LossSettings
-from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
 
 # Markers are entries, and can be spelled too.
@@ -97,54 +89,3 @@ def test_a_folder_of_pylate_has_the_same_scores(stated, tokenizer, tmp_path):
     for name, content in contents.items():
         (tmp_path / name).write_text(json.dumps(content))
     check_equal(tmp_path)
-
-
-B, T, D = 5, 7, 6
-
-
-class Given(torch.nn.Module):
-    """A model whose vectors are given: features are those of a column."""
-
-    def forward(self, features, task=None):
-        return features
-
-
-LOSSES = {
-    'pairs': ({}, 2, 'MultipleNegativesRankingLoss', {}),
-    'negatives': ({'scale': 0.3}, 4, 'MultipleNegativesRankingLoss', {'scale': 0.3}),
-    'margins': ({'loss': 'margin_mse'}, 4, 'MarginMSELoss', {}),
-    'distilled': ({'loss': 'distill_kl'}, 3, 'DistillKLDivLoss', {}),
-}
-
-
-@pytest.mark.parametrize('case', LOSSES)
-def test_losses_and_gradients(case):
-    settings, texts, name, their_settings = LOSSES[case]
-    rng = np.random.default_rng(texts)
-    vectors = rng.normal(size=(B, texts, T, D)).astype(np.float32)
-    scored, scores = rng.integers(0, 2, (B, texts, T)), rng.normal(size=(B, texts - 1))
-    scored[..., 1] = 1
-    objective = HEADS['late_interaction'].make_objective(
-        SimpleNamespace(apply=lambda variables, batch, rng: variables['params'], kernel='xla'),
-        LossSettings(embedding=EmbeddingConfig(**settings)),
-    )
-    batch = {'input_ids': scored, 'example_weights': np.ones(B, np.float32)}
-    batch['teacher_scores'] = scores[..., None].astype(np.float32)
-
-    def loss(vectors):
-        total, _ = objective.sums(TokenVectors(vectors, scored), batch, None)['loss']
-        return total / objective.weights(batch)['loss']
-
-    value, gradient = jax.value_and_grad(loss)(vectors)
-    given, masks = torch.tensor(vectors, requires_grad=True), torch.tensor(scored)
-    columns = []
-    for column in range(texts):
-        named = {'token_embeddings': given[:, column], 'attention_mask': masks[:, column]}
-        columns.append(named)
-    module = import_module('sentence_transformers.multi_vector_encoder.losses')
-    their_loss = getattr(module, f'MultiVector{name}')(Given(), **their_settings)
-    wanted = their_loss(columns, torch.tensor(scores, dtype=torch.float32))
-    wanted.backward()
-    assert float(value) == pytest.approx(wanted.item(), rel=2e-6)
-    np.testing.assert_allclose(gradient, given.grad.numpy(), rtol=1e-5, atol=1e-6)
-    assert np.abs(gradient).max() > 1e-3

@@ -32,8 +32,20 @@ def test_sparse_vectors_are_those_of_all_weights():
         'active_dims': pytest.approx((values > 0).sum(1).mean()),
         'sparsity_ratio': pytest.approx((values == 0).mean()),
     }
-    with refused('vectors of 39 entries cannot be searched by those of 40: .* make both with'):
-        nearest(vectors, read_vectors(sparse.csr_array(values[:, 1:]), 'dot'), 1)
+
+
+ONES = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize('of', [np.asarray, sparse.csr_array, lambda values: [values]])
+def test_vectors_of_another_model_are_refused(of):
+    with refused('of 2 numbers cannot be searched by .* of 3: .* make both with one model'):
+        nearest(of(ONES), of(ONES[:, :2]), 1)
+
+
+def test_vectors_of_another_kind_are_refused():
+    with refused('SparseVectors of 3 numbers cannot be searched by DenseVectors of 3: '):
+        nearest(ONES, sparse.csr_array(ONES), 1)
 
 
 def test_values_of_no_kind_are_refused():
