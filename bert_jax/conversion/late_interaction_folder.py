@@ -34,7 +34,6 @@ _BUILT: Mapping[str, tuple[Any, ...]] = {
     'keep_only_token_ids': (None,),
     'skiplist_tasks': (None, ['document']),
     'similarity_fn_name': (None, 'cosine', 'dot', 'MaxSim', 'maxsim'),
-    'similarity': (None, 'cosine'),
     'token': (None, '<mask>', '[MASK]'),
 }
 

@@ -33,13 +33,11 @@ class VectorHead(TaskHead):
 
     Attributes:
       comparison: how its losses compare the texts of a batch.
-      similarity: what scores of a dev split compare them by.
       whole_batch: whether each of its losses compares the examples of a batch.
     """
 
     vectors: ClassVar[type[VectorsConfig]]
     comparison: ClassVar[Comparison] = COSINES
-    similarity: ClassVar[str] = 'cosine'
     whole_batch: ClassVar[bool] = False
     fits_whole_words = False
     sections: ClassVar[tuple[str, ...]] = ('embedding',)
@@ -74,7 +72,7 @@ class VectorHead(TaskHead):
     def read_host(self, outputs: dict[str, Any]) -> dict[str, Any]:
         """Return {'vectors': those of all N C texts}, of outputs [N, C, ...]."""
         by_text = {name: array.reshape(-1, *array.shape[2:]) for name, array in outputs.items()}
-        return {'vectors': read_vectors(self.keep_values(by_text), self.similarity)}
+        return {'vectors': read_vectors(self.keep_values(by_text), self.vectors.similarity)}
 
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return the objective of such vectors."""
@@ -113,7 +111,6 @@ class SparseEmbedding(VectorHead):
     output_names = ('sentence_embedding',)
     vectors = SparseConfig
     comparison = PRODUCTS._replace(temperature=2.0)  # as sentence-transformers has it
-    similarity = 'dot'
     whole_batch = True
     sections = ('embedding', 'sparse')
     script = ExampleScript(
@@ -152,7 +149,6 @@ class LateInteraction(VectorHead):
     output_names = ('token_embeddings', 'scored')
     vectors = LateInteractionConfig
     comparison = MAXSIM
-    similarity = 'maxsim'
     sections = ('embedding', 'late_interaction')
     script = ExampleScript(
         "print(out['token_embeddings'][0][out['scored'][0] > 0].tolist())",

@@ -80,14 +80,11 @@ LABELS = np.array([0.0, 0.4, 1.0, 0.4, 0.7, 0.0], np.float32)
 RANKING = losses.MultipleNegativesRankingLoss
 CASES = {
     'pairs': ({}, 2, RANKING),
-    'triplets': ({}, 3, RANKING),
     'several negatives': ({'scale': 7.0}, 5, lambda model: RANKING(model, scale=7.0)),
     'cosent': ({'loss': 'cosent'}, 2, losses.CoSENTLoss),
     'cosine': ({'loss': 'cosine'}, 2, losses.CosineSimilarityLoss),
     'vectors of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 3, losses.MSELoss),
-    'one vector of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 1, losses.MSELoss),
-    'margins of a teacher': ({'loss': 'margin_mse'}, 3, losses.MarginMSELoss),
-    'margins over several negatives': ({'loss': 'margin_mse'}, 5, losses.MarginMSELoss),
+    'margins of a teacher': ({'loss': 'margin_mse'}, 5, losses.MarginMSELoss),
     'scores of a teacher': (
         {'loss': 'distill_kl', 'temperature': 3.0},
         4,
@@ -103,11 +100,6 @@ CASES = {
         {'loss': 'cosent', 'matryoshka': '8,4'},
         2,
         matryoshka(losses.CoSENTLoss, [8, 4], None),
-    ),
-    'matryoshka of cosine': (
-        {'loss': 'cosine', 'matryoshka': '16,4'},
-        2,
-        matryoshka(losses.CosineSimilarityLoss, [16, 4], None),
     ),
 }
 
