@@ -87,7 +87,6 @@ def modules(pooling='1_Pooling', *more: str) -> str:
         ('modules.json', modules('/etc'), 'folder beside it'),
         ('modules.json', modules('1_Pooling/../..'), 'folder beside it'),
         ('modules.json', modules('a\0'), 'folder beside it'),
-        ('modules.json', modules(None), 'folder beside it'),
         ('modules.json', modules(5), 'folder beside it'),
     ],
 )

@@ -28,6 +28,10 @@ def test_sparse_vectors_are_those_of_all_weights():
         wanted = nearest(dense.take(slice(0, 9, 2)), dense, 5, block=4)
         np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
         assert np.array_equal(found[1], wanted[1]) and len(vectors) == 9
+        for kind in (dense, vectors):
+            some = kind.take([3, 0])
+            pairs = some.compare_pairs(kind.take([5, 0]))
+            assert np.asarray(some.compare_all(kind))[[0, 1], [5, 0]] == pytest.approx(pairs)
     assert vectors.describe() == {
         'active_dims': pytest.approx((values > 0).sum(1).mean()),
         'sparsity_ratio': pytest.approx((values == 0).mean()),
@@ -51,13 +55,3 @@ def test_vectors_of_another_kind_are_refused():
 def test_values_of_no_kind_are_refused():
     with pytest.raises(TypeError, match='dict holds no vectors of texts'):
         read_vectors({}, 'cosine')
-
-
-@pytest.mark.parametrize('of', [np.asarray, sparse.csr_array])
-def test_all_are_compared_as_pairs_are(of):
-    values = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
-    vectors = read_vectors(of(values), 'dot')
-    some = vectors.take([3, 0])
-    assert np.asarray(some.compare_all(vectors))[[0, 1], [3, 0]] == pytest.approx(
-        some.compare_pairs(vectors.take([3, 0]))
-    )
