@@ -108,9 +108,10 @@ def decode_sparse(
     vectors: Any, tokenizer: Tokenizer, vocab_size: int, top: int | None
 ) -> list[list[tuple[str, float]]]:
     """Return the (word piece, weight) pairs of sparse vectors: see `Bert.decode_sparse`."""
+    if top is not None and top < 1:
+        raise UserError(f'top={top}: must be a number from 1, or None')
     weights_NV, decoded = sparse.csr_array(vectors), []
-    if weights_NV.ndim == 1:  # a row of what `embed` gave
-        weights_NV = weights_NV.reshape(1, -1)
+    weights_NV = weights_NV.reshape(-1, weights_NV.shape[-1])  # a row of them has one axis
     if weights_NV.shape[1] != vocab_size:
         raise UserError(
             f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'

@@ -77,6 +77,7 @@ class DenseVectors:
         """Return an array [N, H], scaled to length one for cosines; None for other values."""
         if not isinstance(values, np.ndarray):
             return None
+        values = np.atleast_2d(values)  # a row of them has one axis
         return cls(unit(values) if similarity == 'cosine' else values)
 
     def __len__(self) -> int:
@@ -128,6 +129,7 @@ class SparseVectors:
         """Return a matrix of scipy, rows scaled to length one for cosines; None for others."""
         if not sparse.issparse(values):
             return None
+        values = values.reshape(-1, values.shape[-1])  # a row of them has one axis
         weights_NV = sparse.csr_array(values, dtype=np.float32)
         if similarity == 'cosine':
             lengths_N = np.maximum(np.sqrt(weights_NV.power(2).sum(axis=1)), _TINY)

@@ -39,9 +39,17 @@ def test_sparse_vectors_are_those_of_all_weights():
 
 
 ONES = np.ones((2, 3), np.float32)
+KINDS = [np.asarray, sparse.csr_array, lambda values: [values]]
 
 
-@pytest.mark.parametrize('of', [np.asarray, sparse.csr_array, lambda values: [values]])
+@pytest.mark.parametrize('of', KINDS[:2])
+def test_a_row_of_vectors_is_searched_as_they_are(of):
+    vectors = of(np.eye(3, dtype=np.float32))
+    scores, indices = nearest(vectors[1], vectors, 1)
+    assert (scores.tolist(), indices.tolist()) == ([[1]], [[1]])
+
+
+@pytest.mark.parametrize('of', KINDS)
 def test_vectors_of_another_model_are_refused(of):
     with refused('of 2 numbers cannot be searched by .* of 3: .* make both with one model'):
         nearest(of(ONES), of(ONES[:, :2]), 1)

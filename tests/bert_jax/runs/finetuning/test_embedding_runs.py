@@ -127,6 +127,8 @@ def test_a_run_of_sparse_vectors(folder, encoder):
     assert isinstance(queries, sparse.csr_array) and queries.shape == (6, bert.config.vocab_size)
     with refused('vectors of 3 entries: this vocabulary has'):
         bert.decode_sparse(queries[:, :3])
+    with refused('top=-1: must be a number from 1'):
+        bert.decode_sparse(queries, -1)
     assert bert.decode_sparse(queries[0], 2) == bert.decode_sparse(queries, 2)[:1]
     # The head of a run began with that of its source.
     tuner.run(configuration('steps=60', 'optimizer.peak_lr=1e-30'), str(folder / 'at_rest'))
