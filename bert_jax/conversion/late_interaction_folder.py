@@ -56,22 +56,18 @@ class MultiVectorFolder(folders.FolderKind):
         Raises:
           UserError: a module or a setting has no counterpart here.
         """
-        paths, file = (
-            folders.find_modules(folder, self.built, _KINDS[3:]),
-            folder / folders.SETTINGS,
-        )
+        paths = folders.find_modules(folder, self.built, _KINDS[3:])
+        file = folder / folders.SETTINGS
         settings = _read(file)
         stated = self.read_modules(paths, settings)
         rows = _read_rows(settings) | folders.read_settings(folder / folders.LENGTH)
         model, limit = reading.model, reading.model.config.max_position
         kernel_DH = folders.read_dense(paths['Dense'], model.config.hidden_size)
+        has_markers = not settings.keys().isdisjoint(_PREFIXES.values())
+        prompts, length = _read_prompts(settings, file), folders.read_max_length(folder, limit)
         try:
-            vectors = LateInteractionConfig(
-                _make_settings(len(kernel_DH), rows, stated),
-                not settings.keys().isdisjoint(_PREFIXES.values()),
-                tuple(_read_prompts(settings, file).items()),
-                folders.read_max_length(folder, limit),
-            )
+            kept = _make_settings(len(kernel_DH), rows, stated)
+            vectors = LateInteractionConfig(kept, has_markers, tuple(prompts.items()), length)
             vectors.check_encoder(model.config, limit)
         except UserError as error:
             raise UserError(f'{file}: {error}') from None
@@ -172,7 +168,7 @@ def _read_prompts(settings: Mapping[str, Any], file: epath.Path) -> dict[str, st
     for name, key in _PREFIXES.items():
         prefix = settings.get(key) or ''
         if not isinstance(prefix, str):
-            raise UserError(f'{key}={prefix!r}: must be a text')
+            raise UserError(f'{file}: {key}={prefix!r}: must be a text')
         prompts[name] = prefix + prompts.get(name, '').removeprefix(prefix)
     return prompts
 

@@ -1,7 +1,7 @@
 """Kinds of vectors of texts, and how the texts of two sets are compared by them.
 
 Owns, for each kind, the vectors of many texts on the host, and the comparison of a batch in a loss.
-Losses, search, mining and scores ask only what `TextVectors` and `Comparison` have, and know no
+Losses, search, mining and scores ask only what `TextVectors` and `Texts` have, and know no
 kind. How the vectors are made of states is pooling.py's.
 
 Dims: Q queries, N documents, H numbers of a vector; B batch, C texts of an example, the query
@@ -10,9 +10,8 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -195,34 +194,56 @@ def check_alike(queries: TextVectors, documents: TextVectors) -> None:
         )
 
 
-class Comparison(NamedTuple):
-    """How a loss compares the vectors that a model gives of the C texts of each example.
+class Texts:
+    """The vectors that a model gives of a batch's texts, as a loss compares them: by products.
 
     Attributes:
-      compare_own: vectors -> the score of each query with its own documents, [B, C - 1].
-      compare_in_batch: vectors -> the score of each query with all documents of the batch,
-        [B, B (C - 1)], the documents of an example beside each other.
       of_unit: whether vectors are scaled to length one before, as far as a loss wants cosines.
       scale: what scores are multiplied by where no setting says it.
       temperature: what they are divided by in the distillation of scores, likewise.
+      vectors: [B, C, ...]; the first text of an example is the query.
     """
 
-    compare_own: Callable[[Any], Array]
-    compare_in_batch: Callable[[Any], Array]
-    of_unit: bool = False
-    scale: float = 1.0
-    temperature: float = 1.0
+    of_unit: ClassVar[bool] = False
+    scale: ClassVar[float] = 1.0
+    temperature: ClassVar[float] = 1.0
+
+    def __init__(self, vectors: Any):
+        """Take the vectors of a batch."""
+        self.vectors = vectors
+
+    def compare_own(self) -> Array:
+        """Return the score of each query with its own documents, [B, C - 1]."""
+        return jnp.sum(self.vectors[:, :1] * self.vectors[:, 1:], -1)
+
+    def compare_in_batch(self) -> Array:
+        """Return the score of each query with all documents of the batch, [B, B (C - 1)].
+
+        The documents of an example are beside each other.
+        """
+        documents_NH = self.vectors[:, 1:].reshape(-1, self.vectors.shape[-1])
+        return jnp.matmul(self.vectors[:, 0], documents_NH.T, precision=_PRECISION)
 
 
-def _multiply_own(vectors_BCH: Array) -> Array:
-    return jnp.sum(vectors_BCH[:, :1] * vectors_BCH[:, 1:], -1)
+class DenseTexts(Texts):
+    """Texts that are compared by cosines."""
+
+    of_unit, scale = True, 20.0
 
 
-def _multiply_in_batch(vectors_BCH: Array) -> Array:
-    documents_NH = vectors_BCH[:, 1:].reshape(-1, vectors_BCH.shape[-1])
-    return jnp.matmul(vectors_BCH[:, 0], documents_NH.T, precision=_PRECISION)
+class SparseTexts(Texts):
+    """Texts that have weights, compared by products; the temperature is sentence-transformers'."""
+
+    temperature = 2.0
 
 
-PRODUCTS = Comparison(_multiply_own, _multiply_in_batch)
-COSINES = PRODUCTS._replace(of_unit=True, scale=20.0)
-MAXSIM = Comparison(compare_own, compare_in_batch)
+class TokenTexts(Texts):
+    """Texts whose vectors are those of their tokens, compared by MaxSim."""
+
+    def compare_own(self) -> Array:
+        """Return the score of each query with its own documents."""
+        return compare_own(self.vectors)
+
+    def compare_in_batch(self) -> Array:
+        """Return the score of each query with all documents of the batch."""
+        return compare_in_batch(self.vectors)

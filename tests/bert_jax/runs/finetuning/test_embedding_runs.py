@@ -292,7 +292,7 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
             'accumulation=2 cuts .*: set embedding.chunk_size',
         ),
         ('late', ['embedding.truncate_dim=4'], 'truncate_dim=4 is for tasks of kind embedding'),
-        ('late', ['embedding.loss=cosine'], 'loss=cosine brings cosines to labels, .*=cosent'),
+        ('sparse', ['embedding.loss=cosine'], 'loss=cosine brings cosines to labels, .*=cosent'),
         (
             'late',
             ['late_interaction.document_length=17'],
