@@ -295,15 +295,6 @@ class EmbeddingTask(Task[EmbeddingExample]):
                 answers = (1 + (scores_NC[:, 1:] >= scores_NC[:, :1]).sum(1)).tolist()
         return Predictions(dict(zip((e.id for e in examples), answers, strict=True)))
 
-    def constant_loss(self, features: Arrays) -> float:
-        """Return what guessing among all documents has; of scores the variance.
-
-        The loss that a run has chosen knows its own (`Objective.constant`).
-        """
-        if features['labels'].any():
-            return float(np.var(features['labels']))
-        return float(np.log(len(features['labels'])))
-
     def labelled(self, examples: Sequence[EmbeddingExample]) -> bool:
         """Tell whether these examples can be scored: plain texts cannot."""
         for example in examples:
