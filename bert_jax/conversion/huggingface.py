@@ -26,7 +26,6 @@ from bert_jax.configs.model.families.family import Family, TransformersNames
 from bert_jax.configs.model.model_config import FAMILIES
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.conversion import cross_encoder_folder, parameters, trained_model
-from bert_jax.conversion.late_interaction_folder import STANFORD
 from bert_jax.conversion.parameters import Layout, NameOf, Tensors
 from bert_jax.conversion.trained_model import Model, Reading
 from bert_jax.conversion.weight_files import read_tensors
@@ -249,8 +248,6 @@ def _read_stated(folder: epath.Path) -> _Stated:
     named = settings.get('architectures') or [names.bare]  # absent in files of an encoder alone
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
-    if named[0] == STANFORD:  # an encoder with a layer for vectors of tokens beside it
-        named = [names.bare]
     described = f'{folder}: config.json describes {named[0]} (model_type {kind!r})'
     if family is None:
         types = ', '.join(f'"{model_type}"' for model_type in BY_TYPE)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import safetensors.numpy
 from etils import epath
 
 from bert_jax.configs.errors import UserError, check_regular_files
@@ -18,10 +20,12 @@ from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.files.json_object import parse, read_object
 from bert_jax.configs.model.sentence import VectorsConfig
 from bert_jax.conversion.trained_model import Model, Reading
+from bert_jax.conversion.weight_files import read_tensors
 
 MODULES = 'modules.json'
 SETTINGS, LENGTH = 'config_sentence_transformers.json', 'sentence_bert_config.json'
 IDENTITY = 'torch.nn.modules.linear.Identity'
+WEIGHT = 'linear.weight'  # of a dense layer
 
 
 class Module(NamedTuple):
@@ -75,12 +79,18 @@ class FolderKind:
 
 
 def read_modules(folder: epath.Path) -> list[Module]:
-    """Return the modules of a directory, in order."""
+    """Return the modules of a directory, in order.
+
+    MLMTransformer, as release 5 called a Transformer with a masked-LM head, is one.
+    """
     file = folder / MODULES
     try:
         listed = parse(file.read_bytes())
         ordered = sorted(listed, key=lambda module: module['idx'])
-        modules = [Module(m['type'].rpartition('.')[2], m['path']) for m in ordered]
+        modules = []
+        for module in ordered:
+            kind = module['type'].rpartition('.')[2].removeprefix('MLM')
+            modules.append(Module(kind, module['path']))
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f'{file}: is no list of modules: download it again') from None
     for _, path in modules:
@@ -104,10 +114,59 @@ def read_max_length(folder: epath.Path, limit: int) -> int | None:
     return min(int(length), limit) if isinstance(length, int | float) and length >= 3 else None
 
 
-def make_module_folder(folder: epath.Path, number: int, kind: str) -> epath.Path:
-    """Make the folder of a module, and return it; that of the first is the directory itself."""
+def find_modules(
+    folder: epath.Path, built: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, epath.Path]:
+    """Return class -> folder of a directory's modules.
+
+    UserError where they are not those `built`, in that order, or the first is in another folder.
+    """
+    modules = read_modules(folder)
+    kinds = [module.kind for module in modules]
+    if (
+        kinds != [kind for kind in built if kind in kinds or kind not in optional]
+        or modules[0].path
+    ):
+        raise UserError(
+            f'{folder / MODULES}: modules {", ".join(kinds) or "none"}: only {", ".join(built)} are'
+            ' built here, in that order and the first in the folder itself'
+        )
+    return {module.kind: folder / module.path for module in modules}
+
+
+def read_dense(folder: epath.Path, width: int) -> np.ndarray:
+    """Return the kernel [D, width] of a linear layer. UserError where it does anything else."""
+    settings = read_settings(folder / 'config.json')
+    # Where the activation is missing it is another.
+    is_linear = settings.get('activation_function') in ('torch.nn.Identity', IDENTITY)
+    if is_linear and not (settings.get('bias') or settings.get('use_residual')):
+        tensors, _ = read_tensors(folder, 'model.safetensors', 'pytorch_model.bin')
+        if tensors.keys() == {WEIGHT} and tensors[WEIGHT].shape[1:] == (width,):
+            return tensors[WEIGHT]
+    raise UserError(
+        f'{folder}: a dense layer that has more than {WEIGHT} of {width} columns, or an activation'
+        ' or a residual, is not built here'
+    )
+
+
+def write_dense(
+    folder: epath.Path, number: int, kernel_DH: np.ndarray, settings: Mapping[str, Any]
+) -> None:
+    """Write a linear layer as the module of a number, with more of its settings."""
+    D, H = kernel_DH.shape
+    layer = {'in_features': H, 'out_features': D, 'bias': False, 'activation_function': IDENTITY}
+    path = write_module(folder, number, 'Dense', {**layer, **settings})
+    weights = safetensors.numpy.save({WEIGHT: np.ascontiguousarray(kernel_DH)}, {'format': 'pt'})
+    atomic_write(path / 'model.safetensors', weights)
+
+
+def write_module(
+    folder: epath.Path, number: int, kind: str, settings: Mapping[str, Any]
+) -> epath.Path:
+    """Write the settings of a module into its folder, and return that."""
     path = folder / name_module(number, kind)
     path.mkdir(exist_ok=True)
+    write_json(path / 'config.json', settings)
     return path
 
 

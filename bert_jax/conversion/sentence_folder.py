@@ -10,27 +10,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 from etils import epath
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.files.atomic import atomic_write
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion.module_folders import (
-    IDENTITY,
-    MODULES,
     SETTINGS,
     FolderKind,
-    make_module_folder,
+    find_modules,
+    read_dense,
     read_max_length,
-    read_modules,
     read_prompts,
     read_settings,
     with_vectors,
-    write_json,
+    write_dense,
+    write_module,
 )
 from bert_jax.conversion.trained_model import Model, Reading
 
+_KINDS = ('Transformer', 'Pooling', 'Dense', 'Normalize')
 # Ours -> theirs: as the releases up to 5.2 call it, each a flag, and as later ones do.
 _POOLINGS = {
     'cls': ('cls_token', 'cls'),
@@ -55,28 +53,15 @@ class SentenceFolder(FolderKind):
         Raises:
           UserError: a module, a pooling or a setting has no counterpart here.
         """
-        modules = read_modules(folder)
-        kinds = [kind for kind, _ in modules]
-        # In this order, and a cut where numbers are left out before vectors get length one.
-        built = ('Transformer', 'Pooling', 'Dense', 'Normalize')
-        optional = ('Dense', 'Normalize')
-        if kinds != [kind for kind in built if kind in kinds or kind not in optional]:
-            raise UserError(
-                f'{folder / MODULES}: modules {", ".join(kinds) or "none"}: only Transformer,'
-                ' Pooling and Normalize are built here, in that order'
-            )
-        if modules[0][1]:
-            raise UserError(
-                f'{folder / MODULES}: its Transformer is in {modules[0][1]}: only one that is in'
-                ' the folder itself is read'
-            )
+        # A cut where numbers are left out before vectors get length one.
+        paths = find_modules(folder, _KINDS, ('Dense', 'Normalize'))
         settings = read_settings(folder / SETTINGS)
         prompts = read_prompts(settings, folder / SETTINGS)
         width = reading.model.config.hidden_size
         sentence = SentenceConfig(
-            _read_pooling(folder / modules[1][1] / 'config.json', prompts),
-            'Normalize' in kinds,
-            _read_cut(folder / modules[2][1], width) if 'Dense' in kinds else None,
+            _read_pooling(paths['Pooling'] / 'config.json', prompts),
+            'Normalize' in paths,
+            _read_cut(paths['Dense'], width) if 'Dense' in paths else None,
             tuple(prompts.items()),
             read_max_length(folder, reading.model.config.max_position),
             settings.get('similarity_fn_name') or 'cosine',
@@ -92,20 +77,15 @@ class SentenceFolder(FolderKind):
         for name, (flag, _) in _POOLINGS.items():
             pooling[_FLAG + flag] = name == sentence.pooling
         pooling['include_prompt'] = True
-        write_json(make_module_folder(folder, 1, 'Pooling') / 'config.json', pooling)
+        write_module(folder, 1, 'Pooling', pooling)
         # Theirs cuts after all modules, ours before vectors get length one: a product that keeps
         # the first numbers is the same to every release.
         if dim and dim < width:
+            write_dense(folder, len(kinds), np.eye(dim, width, dtype=np.float32), {})
             kinds.append('Dense')
-            dense = {'in_features': width, 'out_features': dim, 'bias': False}
-            path = make_module_folder(folder, 2, 'Dense')
-            write_json(path / 'config.json', dense | {'activation_function': IDENTITY})
-            kernel = {'linear.weight': np.eye(dim, width, dtype=np.float32)}
-            weights = safetensors.numpy.save(kernel, {'format': 'pt'})
-            atomic_write(path / 'model.safetensors', weights)
         if sentence.normalize:
+            write_module(folder, len(kinds), 'Normalize', {})
             kinds.append('Normalize')
-            make_module_folder(folder, len(kinds) - 1, 'Normalize')
         return kinds
 
 
@@ -132,10 +112,7 @@ def _read_pooling(file: epath.Path, prompts: Mapping[str, str]) -> Any:
 
 def _read_cut(folder: epath.Path, width: int) -> int:
     """Return how many first numbers a dense module keeps; UserError where it does anything else."""
-    settings, file = read_settings(folder / 'config.json'), folder / 'model.safetensors'
-    if settings.get('activation_function') == IDENTITY and file.exists():
-        kernel = safetensors.numpy.load(file.read_bytes()).get('linear.weight', np.zeros((1, 1)))
-        rows = len(kernel)
-        if not settings.get('bias') and np.array_equal(kernel, np.eye(rows, width)):
-            return rows
-    raise UserError(f'{folder}: a dense layer on the vector is not built here')
+    kernel_DH = read_dense(folder, width)
+    if not np.array_equal(kernel_DH, np.eye(len(kernel_DH), width)):
+        raise UserError(f'{folder}: a dense layer on the vector is not built here')
+    return len(kernel_DH)

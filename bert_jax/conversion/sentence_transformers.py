@@ -11,13 +11,7 @@ from etils import epath
 
 from bert_jax.configs.errors import UserError
 from bert_jax.conversion.cross_encoder_folder import CrossEncoderFolder
-from bert_jax.conversion.late_interaction_folder import (
-    STANFORD,
-    MultiVectorFolder,
-    PyLateFolder,
-    StanfordFolder,
-    is_stanford,
-)
+from bert_jax.conversion.late_interaction_folder import MultiVectorFolder, PyLateFolder
 from bert_jax.conversion.module_folders import (
     LENGTH,
     MODULES,
@@ -39,7 +33,6 @@ _KINDS: tuple[FolderKind, ...] = (
     CrossEncoderFolder(),
     MultiVectorFolder(),
     PyLateFolder(),
-    StanfordFolder(),
 )
 
 
@@ -50,16 +43,13 @@ def is_cross_encoder(model: Model) -> bool:
 
 def is_directory(folder: epath.PathLike) -> bool:
     """Tell whether a folder is one of sentence-transformers."""
-    folder = epath.Path(folder)
-    return (folder / MODULES).exists() or is_stanford(folder)
+    return (epath.Path(folder) / MODULES).exists()
 
 
 def find_kind(folder: epath.Path) -> FolderKind:
     """Return the kind of a directory. UserError for a class of theirs that is not read."""
     file = folder / SETTINGS
     named = read_settings(file).get('model_type') or 'SentenceTransformer'
-    if is_stanford(folder):
-        named = STANFORD
     for kind in _KINDS:
         if kind.model_type == named:
             return kind
@@ -88,6 +78,7 @@ def write(folder: epath.Path, model: Model) -> None:
     write_json(folder / LENGTH, kind.describe_rows(model))
     settings = {
         '__version__': {'sentence_transformers': _VERSION},
+        'model_type': kind.model_type,
         'prompts': dict(model.sentence.prompts) if model.sentence else {},
         'default_prompt_name': None,
     }

@@ -12,16 +12,14 @@ from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.conversion.module_folders import (
     LENGTH,
-    MODULES,
     SETTINGS,
     FolderKind,
-    make_module_folder,
+    find_modules,
     read_max_length,
-    read_modules,
     read_prompts,
     read_settings,
     with_vectors,
-    write_json,
+    write_module,
 )
 from bert_jax.conversion.trained_model import Model, Reading
 
@@ -41,18 +39,16 @@ class SparseFolder(FolderKind):
         Raises:
           UserError: a module or a setting has no counterpart here, or there is no masked-LM head.
         """
-        modules, settings = read_modules(folder), read_settings(folder / SETTINGS)
-        kinds = [module.kind.replace('MLMTransformer', 'Transformer') for module in modules]
+        paths = find_modules(folder, ('Transformer', _POOLING))
+        settings = read_settings(folder / SETTINGS)
         task = read_settings(folder / LENGTH).get('transformer_task', 'fill-mask')
-        is_built = kinds == ['Transformer', _POOLING] and not modules[0].path
         has_head = task == 'fill-mask' and 'mlm' in reading.model.parts
-        if not is_built or not has_head or settings.get('max_active_dims'):
+        if not has_head or settings.get('max_active_dims'):
             raise UserError(
-                f'{folder / MODULES}: modules {", ".join(kinds) or "none"} ({task}): only a'
-                f' Transformer in the folder itself for fill-mask, with that head, and {_POOLING}'
-                ' are built here, without max_active_dims'
+                f'{folder}: only a Transformer for fill-mask is built here, with that head and'
+                f' without max_active_dims: this one is for {task}'
             )
-        pooling = read_settings(folder / modules[1].path / 'config.json')
+        pooling = read_settings(paths[_POOLING] / 'config.json')
         sparse = SparseConfig(
             pooling.get('pooling_strategy', 'max'),
             pooling.get('activation_function', 'relu'),
@@ -70,9 +66,5 @@ class SparseFolder(FolderKind):
             'activation_function': model.sentence.activation,
             'word_embedding_dimension': model.config.vocab_size,
         }
-        write_json(make_module_folder(folder, 1, _POOLING) / 'config.json', pooling)
+        write_module(folder, 1, _POOLING, pooling)
         return ['MLMTransformer', _POOLING]
-
-    def describe(self, model: Model) -> dict[str, str]:
-        """Return the name of the class."""
-        return {'model_type': self.model_type}

@@ -21,7 +21,7 @@ from scipy import special
 from bert_jax.configs.errors import UserError
 from bert_jax.inference import pipelines
 from bert_jax.inference.predictor import Predictor, find_pipeline, read_training_options
-from bert_jax.inference.text_encoder import VectorScorer
+from bert_jax.inference.text_encoder import TextEncoder
 from bert_jax.runs.sources.source import Source, read_source
 
 
@@ -64,8 +64,9 @@ class CrossEncoder:
 
 def make_scorer(source: Source, compute_dtype: str = 'auto') -> Scorer:
     """Return what scores pairs by a model: its own number, or its vectors. UserError for none."""
-    kind = CrossEncoder if source.bert.sentence is None else VectorScorer
-    return kind(source, compute_dtype)
+    if source.bert.sentence is None:
+        return CrossEncoder(source, compute_dtype)
+    return TextEncoder(source, compute_dtype=compute_dtype)
 
 
 def load_scorer(init_from: str) -> Scorer:

@@ -26,7 +26,7 @@ from bert_jax.inference.predict_file import Records
 from bert_jax.input_pipeline.text.record_files import BadRecord, Reader
 from bert_jax.input_pipeline.text.tables import Table
 from bert_jax.model.pooling import Pool
-from bert_jax.model.text_vectors import read_vectors
+from bert_jax.model.text_vectors import check_alike, read_vectors
 
 BLOCK = 16384  # vectors that a product has; 64 MiB of scores with the queries below
 _QUERIES = 1024
@@ -52,8 +52,12 @@ def nearest(
     Returns:
       Scores float32 [Q, top], the greatest first, and the indices int32 [Q, top] of their
       documents; of equal scores the lower index is first.
+
+    Raises:
+      UserError: queries and documents are no vectors of one model.
     """
     queries, documents = read_vectors(queries, 'dot'), read_vectors(documents, 'dot')
+    check_alike(queries, documents)
     count, top = len(documents), min(top, len(documents))
     scores_QK = np.empty((len(queries), top), np.float32)
     indices_QK = np.empty((len(queries), top), np.int32)

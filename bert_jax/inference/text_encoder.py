@@ -32,7 +32,10 @@ _CHUNK = 1024  # texts whose outputs are on the host before they are made smalle
 
 
 class TextEncoder:
-    """Makes the vectors of texts by the head of one model, which stays in memory."""
+    """Makes the vectors of texts by the head of one model, which stays in memory.
+
+    It scores pairs of a query and a document by these too.
+    """
 
     def __init__(
         self, source: Source, max_seq_length: int | None = None, compute_dtype: str = 'auto'
@@ -73,9 +76,8 @@ class TextEncoder:
         pairs = make_pairs(texts)
         if any(second is not None for _, second in pairs):
             raise UserError('this model gives vectors of single texts, and no pairs of them')
-        texts, parts, cut = [text for text, _ in pairs], [], np.zeros(4, np.int64)
-        for start in range(0, len(texts), _CHUNK):
-            some = texts[start : start + _CHUNK]
+        parts, cut = [], np.zeros(4, np.int64)
+        for some in iterate_chunks([text for text, _ in pairs], _CHUNK):
             of_each = [prompt] * len(some)
             rows = make_vector_rows(some, of_each, self._tokenizer, self._length, self._config)
             cut += count_cut(rows)
@@ -84,30 +86,21 @@ class TextEncoder:
         say_cut('embed', cut, f'max_length={self._length} allows')
         return self._head.join_values(parts) if parts else []
 
-
-class VectorScorer:
-    """Scores pairs of a query and a document by the vectors that a model gives of them."""
-
-    def __init__(self, source: Source, compute_dtype: str = 'auto'):
-        """Put the model on the device; arguments as of `TextEncoder`."""
-        self._encoder = TextEncoder(source, compute_dtype=compute_dtype)
-        self._similarity = source.bert.sentence.similarity if source.bert.sentence else 'cosine'
-
     def iterate_logits(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
         """Yield the score of each pair; texts of a thousand pairs are in memory at a time."""
         for some in iterate_chunks(pairs, _CHUNK):
             queries, documents = zip(*some, strict=True)
-            of_queries = self._make_vectors(queries, 'query')
-            yield from of_queries.compare_pairs(self._make_vectors(documents, 'document')).tolist()
+            of_queries = self._encode_once(queries, 'query')
+            yield from of_queries.compare_pairs(self._encode_once(documents, 'document')).tolist()
 
     def activate(self, logit: float) -> float:
         """Return the score itself."""
         return logit
 
-    def _make_vectors(self, texts: Sequence[str], prompt: str) -> TextVectors:
+    def _encode_once(self, texts: Sequence[str], prompt: str) -> TextVectors:
         """Return the vectors of texts; equal texts are encoded once."""
         once = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        vectors = read_vectors(self._encoder(list(once), prompt), self._similarity)
+        vectors = read_vectors(self(list(once), prompt), self._config.similarity)
         return vectors.take([once[text] for text in texts])
 
 
@@ -115,7 +108,10 @@ def decode_sparse(
     vectors: Any, tokenizer: Tokenizer, vocab_size: int, top: int | None
 ) -> list[list[tuple[str, float]]]:
     """Return the (word piece, weight) pairs of sparse vectors: see `Bert.decode_sparse`."""
+    if top is not None and top < 1:
+        raise UserError(f'top={top}: must be a number from 1, or None')
     weights_NV, decoded = sparse.csr_array(vectors), []
+    weights_NV = weights_NV.reshape(-1, weights_NV.shape[-1])  # a row of them has one axis
     if weights_NV.shape[1] != vocab_size:
         raise UserError(
             f'vectors of {weights_NV.shape[1]} entries: this vocabulary has'

@@ -121,6 +121,11 @@ class MultiVectors:
         """Return how many texts there are."""
         return len(self.lengths_N)
 
+    @property
+    def width(self) -> int:
+        """Return how many numbers a vector has."""
+        return self.vectors_TD.shape[1]
+
     def take(self, rows: Any) -> MultiVectors:
         """Return those of some texts; no vector is copied."""
         return MultiVectors(self.vectors_TD, self.starts_N[rows], self.lengths_N[rows])
@@ -160,8 +165,7 @@ class MultiVectors:
     def _pad(self, width: int) -> TokenVectors:
         """Return the vectors in rows of `width` tokens; what fills them up is not scored."""
         scored_NT = np.arange(width) < self.lengths_N[:, None]
-        shape = (*scored_NT.shape, self.vectors_TD.shape[1])
-        vectors_NTD = np.zeros(shape, self.vectors_TD.dtype)
+        vectors_NTD = np.zeros((*scored_NT.shape, self.width), self.vectors_TD.dtype)
         vectors_NTD[scored_NT] = self.vectors_TD[
             (self.starts_N[:, None] + np.arange(width))[scored_NT]
         ]

@@ -1,7 +1,7 @@
 """Kinds of vectors of texts, and how the texts of two sets are compared by them.
 
 Owns, for each kind, the vectors of many texts on the host, and the comparison of a batch in a loss.
-Losses, search, mining and scores ask only what `TextVectors` and `Comparison` have, and know no
+Losses, search, mining and scores ask only what `TextVectors` and `Texts` have, and know no
 kind. How the vectors are made of states is pooling.py's.
 
 Dims: Q queries, N documents, H numbers of a vector; B batch, C texts of an example, the query
@@ -10,9 +10,8 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +29,10 @@ _TINY = 1e-12  # a vector of zeros stays one, and is like nothing
 
 class TextVectors(Protocol):
     """The vectors of many texts, in memory or mapped from files."""
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers a vector has."""
 
     @classmethod
     def read(cls, values: Any, similarity: str) -> Self | None:
@@ -73,11 +76,17 @@ class DenseVectors:
         """Return an array [N, H], scaled to length one for cosines; None for other values."""
         if not isinstance(values, np.ndarray):
             return None
+        values = np.atleast_2d(values)  # a row of them has one axis
         return cls(unit(values) if similarity == 'cosine' else values)
 
     def __len__(self) -> int:
         """Return how many texts there are."""
         return len(self.vectors_NH)
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers a vector has."""
+        return self.vectors_NH.shape[1]
 
     def take(self, rows: Any) -> DenseVectors:
         """Return those of some texts."""
@@ -119,6 +128,7 @@ class SparseVectors:
         """Return a matrix of scipy, rows scaled to length one for cosines; None for others."""
         if not sparse.issparse(values):
             return None
+        values = values.reshape(-1, values.shape[-1])  # a row of them has one axis
         weights_NV = sparse.csr_array(values, dtype=np.float32)
         if similarity == 'cosine':
             lengths_N = np.maximum(np.sqrt(weights_NV.power(2).sum(axis=1)), _TINY)
@@ -129,18 +139,17 @@ class SparseVectors:
         """Return how many texts there are."""
         return self.weights_NV.shape[0]
 
+    @property
+    def width(self) -> int:
+        """Return how many entries the vocabulary has."""
+        return self.weights_NV.shape[1]
+
     def take(self, rows: Any) -> SparseVectors:
         """Return those of some texts."""
         return SparseVectors(self.weights_NV[rows])
 
     def compare_all(self, documents: SparseVectors) -> np.ndarray:
-        """Return the product of each with each; UserError for those of another vocabulary."""
-        width, other = self.weights_NV.shape[1], documents.weights_NV.shape[1]
-        if width != other:
-            raise UserError(
-                f'vectors of {other} entries cannot be searched by those of {width}: they are of'
-                ' another vocabulary: make both with one model'
-            )
+        """Return the product of each with each."""
         return (self.weights_NV @ documents.weights_NV.T).toarray()
 
     def compare_pairs(self, documents: SparseVectors) -> np.ndarray:
@@ -149,9 +158,8 @@ class SparseVectors:
 
     def describe(self) -> dict[str, float]:
         """Return the mean of the weights that are not 0, and the share of those that are."""
-        N, V = self.weights_NV.shape
-        active = self.weights_NV.nnz / N
-        return {'active_dims': active, 'sparsity_ratio': 1 - active / V}
+        active = self.weights_NV.nnz / len(self)
+        return {'active_dims': active, 'sparsity_ratio': 1 - active / self.width}
 
 
 KINDS: tuple[type[TextVectors], ...] = (DenseVectors, SparseVectors, MultiVectors)
@@ -176,34 +184,66 @@ def read_vectors(values: Any, similarity: str) -> TextVectors:
     raise TypeError(f'{type(values).__name__} holds no vectors of texts')
 
 
-class Comparison(NamedTuple):
-    """How a loss compares the vectors that a model gives of the C texts of each example.
+def check_alike(queries: TextVectors, documents: TextVectors) -> None:
+    """Raise UserError where queries cannot be compared with documents."""
+    if type(queries) is not type(documents) or queries.width != documents.width:
+        raise UserError(
+            f'{type(documents).__name__} of {documents.width} numbers cannot be searched by'
+            f' {type(queries).__name__} of {queries.width}: they are of another model or another'
+            ' vocabulary: make both with one model'
+        )
+
+
+class Texts:
+    """The vectors that a model gives of a batch's texts, as a loss compares them: by products.
 
     Attributes:
-      compare_own: vectors -> the score of each query with its own documents, [B, C - 1].
-      compare_in_batch: vectors -> the score of each query with all documents of the batch,
-        [B, B (C - 1)], the documents of an example beside each other.
       of_unit: whether vectors are scaled to length one before, as far as a loss wants cosines.
       scale: what scores are multiplied by where no setting says it.
       temperature: what they are divided by in the distillation of scores, likewise.
+      vectors: [B, C, ...]; the first text of an example is the query.
     """
 
-    compare_own: Callable[[Any], Array]
-    compare_in_batch: Callable[[Any], Array]
-    of_unit: bool = False
-    scale: float = 1.0
-    temperature: float = 1.0
+    of_unit: ClassVar[bool] = False
+    scale: ClassVar[float] = 1.0
+    temperature: ClassVar[float] = 1.0
+
+    def __init__(self, vectors: Any):
+        """Take the vectors of a batch."""
+        self.vectors = vectors
+
+    def compare_own(self) -> Array:
+        """Return the score of each query with its own documents, [B, C - 1]."""
+        return jnp.sum(self.vectors[:, :1] * self.vectors[:, 1:], -1)
+
+    def compare_in_batch(self) -> Array:
+        """Return the score of each query with all documents of the batch, [B, B (C - 1)].
+
+        The documents of an example are beside each other.
+        """
+        documents_NH = self.vectors[:, 1:].reshape(-1, self.vectors.shape[-1])
+        return jnp.matmul(self.vectors[:, 0], documents_NH.T, precision=_PRECISION)
 
 
-def _multiply_own(vectors_BCH: Array) -> Array:
-    return jnp.sum(vectors_BCH[:, :1] * vectors_BCH[:, 1:], -1)
+class DenseTexts(Texts):
+    """Texts that are compared by cosines."""
+
+    of_unit, scale = True, 20.0
 
 
-def _multiply_in_batch(vectors_BCH: Array) -> Array:
-    documents_NH = vectors_BCH[:, 1:].reshape(-1, vectors_BCH.shape[-1])
-    return jnp.matmul(vectors_BCH[:, 0], documents_NH.T, precision=_PRECISION)
+class SparseTexts(Texts):
+    """Texts that have weights, compared by products; the temperature is sentence-transformers'."""
+
+    temperature = 2.0
 
 
-PRODUCTS = Comparison(_multiply_own, _multiply_in_batch)
-COSINES = PRODUCTS._replace(of_unit=True, scale=20.0)
-MAXSIM = Comparison(compare_own, compare_in_batch)
+class TokenTexts(Texts):
+    """Texts whose vectors are those of their tokens, compared by MaxSim."""
+
+    def compare_own(self) -> Array:
+        """Return the score of each query with its own documents."""
+        return compare_own(self.vectors)
+
+    def compare_in_batch(self) -> Array:
+        """Return the score of each query with all documents of the batch."""
+        return compare_in_batch(self.vectors)

@@ -20,7 +20,7 @@ from bert_jax.configs.model.sentence import SentenceConfig, VectorsConfig
 from bert_jax.configs.model.vector_kinds import SparseConfig
 from bert_jax.configs.schema import ModelConfig
 from bert_jax.model import heads
-from bert_jax.model.text_vectors import COSINES, MAXSIM, PRODUCTS, Comparison, read_vectors
+from bert_jax.model.text_vectors import TokenTexts, read_vectors
 from bert_jax.train.head_base import ExampleScript, HubCard, TaskHead
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import Batch, Objective
@@ -32,14 +32,10 @@ class VectorHead(TaskHead):
     """A head that makes vectors of texts, of one kind.
 
     Attributes:
-      comparison: how its losses compare the texts of a batch.
-      similarity: what scores of a dev split compare them by.
       whole_batch: whether each of its losses compares the examples of a batch.
     """
 
     vectors: ClassVar[type[VectorsConfig]]
-    comparison: ClassVar[Comparison] = COSINES
-    similarity: ClassVar[str] = 'cosine'
     whole_batch: ClassVar[bool] = False
     fits_whole_words = False
     sections: ClassVar[tuple[str, ...]] = ('embedding',)
@@ -47,12 +43,17 @@ class VectorHead(TaskHead):
     def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
         """Raise UserError where an encoder of `config` cannot give such vectors."""
         settings.embedding.check_one_vector(self.name)
+        if settings.embedding.loss == 'cosine':
+            raise UserError(
+                f'embedding.loss=cosine brings cosines to labels, and tasks of kind {self.name}'
+                ' compare texts by sums of products: take embedding.loss=cosent'
+            )
 
     def describe_vectors(
         self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
     ) -> VectorsConfig:
-        """Return how a text becomes vectors in a model that was trained so."""
-        raise NotImplementedError
+        """Return how a text becomes vectors: the last of the sections says it."""
+        return getattr(settings, self.sections[-1]).vectors(tuple(prompts.items()), max_seq_length)
 
     def decode(self, result: Any, batch: Batch, n_best: int) -> dict[str, jax.Array]:
         """Return what the model gives, of each text one array."""
@@ -74,11 +75,11 @@ class VectorHead(TaskHead):
     def read_host(self, outputs: dict[str, Any]) -> dict[str, Any]:
         """Return {'vectors': those of all N C texts}, of outputs [N, C, ...]."""
         by_text = {name: array.reshape(-1, *array.shape[2:]) for name, array in outputs.items()}
-        return {'vectors': read_vectors(self.keep_values(by_text), self.similarity)}
+        return {'vectors': read_vectors(self.keep_values(by_text), self.vectors.similarity)}
 
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return the objective of such vectors."""
-        return make_vector_objective(model, settings.embedding, self.comparison)
+        return make_vector_objective(model, settings.embedding)
 
 
 class Embedding(VectorHead):
@@ -98,12 +99,6 @@ class Embedding(VectorHead):
         "model = SentenceTransformer({name!r})\nprint(model.encode(['A text.', 'Another.']))",
     )
 
-    def describe_vectors(
-        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
-    ) -> SentenceConfig:
-        """Return how a text becomes a vector."""
-        return settings.embedding.sentence(prompts, max_seq_length)
-
     def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
         """Raise UserError where the vectors are cut to more numbers than there are."""
         settings.embedding.check_width(config.hidden_size)
@@ -118,8 +113,6 @@ class SparseEmbedding(VectorHead):
     architecture = 'BertForMaskedLM'
     output_names = ('sentence_embedding',)
     vectors = SparseConfig
-    comparison = PRODUCTS._replace(temperature=2.0)  # as sentence-transformers has it
-    similarity = 'dot'
     whole_batch = True
     sections = ('embedding', 'sparse')
     script = ExampleScript(
@@ -143,15 +136,9 @@ class SparseEmbedding(VectorHead):
         """Return the weights of all texts."""
         return sparse.csr_array(sparse.vstack(parts, 'csr'))
 
-    def describe_vectors(
-        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
-    ) -> SparseConfig:
-        """Return how a text becomes weights."""
-        return settings.sparse.vectors(prompts, max_seq_length)
-
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return a loss of such vectors, with what their weights cost."""
-        return make_splade_objective(model, settings.embedding, settings.sparse, self.comparison)
+        return make_splade_objective(model, settings.embedding, settings.sparse)
 
 
 class LateInteraction(VectorHead):
@@ -163,8 +150,6 @@ class LateInteraction(VectorHead):
     architecture = 'BertModel'
     output_names = ('token_embeddings', 'scored')
     vectors = LateInteractionConfig
-    comparison = MAXSIM
-    similarity = 'maxsim'
     sections = ('embedding', 'late_interaction')
     script = ExampleScript(
         "print(out['token_embeddings'][0][out['scored'][0] > 0].tolist())",
@@ -196,24 +181,9 @@ class LateInteraction(VectorHead):
         """Return the vectors of all texts."""
         return list(itertools.chain.from_iterable(parts))
 
-    def describe_vectors(
-        self, settings: LossSettings, prompts: Mapping[str, str], max_seq_length: int
-    ) -> LateInteractionConfig:
-        """Return how a text becomes vectors."""
-        return settings.late_interaction.vectors(prompts, max_seq_length)
-
-    def check_settings(self, settings: LossSettings, config: ModelConfig) -> None:
-        """Raise UserError where tokens cannot be compared so."""
-        super().check_settings(settings, config)
-        if settings.embedding.loss == 'cosine':
-            raise UserError(
-                'embedding.loss=cosine brings cosines to labels, and late interaction sums them:'
-                ' take embedding.loss=cosent'
-            )
-
     def make_objective(self, model: Any, settings: LossSettings) -> Objective:
         """Return the objective of such vectors."""
         # On a TPU a masked token would see the masked ones alone, and they are scored here.
         if model.kernel == 'tpu' and settings.late_interaction.masks_to:
             model = model.clone(kernel='xla')
-        return super().make_objective(model, settings)
+        return make_vector_objective(model, settings.embedding, TokenTexts)

@@ -7,12 +7,11 @@ sentence-transformers (its modules/transformer.py and multi_vector_mask.py), whe
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_jax.configs.errors import UserError
-from bert_jax.configs.model.sentence import TextRow, VectorsConfig
+from bert_jax.configs.model.sentence import Prompts, TextRow, VectorsConfig
 from bert_jax.configs.options import COUNT, option
 from bert_jax.configs.section import Section
 
@@ -43,9 +42,9 @@ class LateInteractionSettings(Section):
     expansion_length: int = option(32, 'tokens of a query with its masks', within=_LENGTH)
     attend: bool = option(False, 'whether other tokens see the masks of a query')
 
-    def vectors(self, prompts: Mapping[str, str], max_seq_length: int) -> LateInteractionConfig:
+    def vectors(self, prompts: Prompts, max_seq_length: int) -> LateInteractionConfig:
         """Return what is kept with a model that was fine-tuned so."""
-        return LateInteractionConfig(self, True, tuple(prompts.items()), max_seq_length)
+        return LateInteractionConfig(self, True, prompts, max_seq_length)
 
     @property
     def masks_to(self) -> int:
@@ -65,13 +64,13 @@ class LateInteractionConfig(VectorsConfig):
     Attributes:
       settings: of the vectors, and of the rows of queries and documents.
       markers: whether a prompt that begins with an entry of the vocabulary gives that entry, as
-        '[unused0] ' does in Stanford's ColBERT; else a prompt is text.
+        '[unused0] ' does in ColBERT's; else a prompt is text.
       prompts, max_seq_length, similarity: as of every kind.
     """
 
     settings: LateInteractionSettings = LateInteractionSettings()
     markers: bool = True
-    prompts: tuple[tuple[str, str], ...] = ()
+    prompts: Prompts = ()
     max_seq_length: int | None = None
     similarity: Literal['maxsim'] = 'maxsim'
 

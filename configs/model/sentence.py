@@ -16,6 +16,7 @@ from bert_jax.configs.section import Section
 
 Pooling = Literal['cls', 'mean', 'max', 'mean_sqrt_len', 'weighted_mean', 'last']
 Similarity = Literal['cosine', 'dot']
+Prompts = tuple[tuple[str, str], ...]  # (name, text)
 Loss = Literal[
     'multiple_negatives', 'simcse', 'cosent', 'cosine', 'mse', 'margin_mse', 'distill_kl'
 ]
@@ -80,7 +81,7 @@ class VectorsConfig:
       similarity: what compares the vectors of two texts.
     """
 
-    prompts: tuple[tuple[str, str], ...]
+    prompts: Prompts
     max_seq_length: int | None
     similarity: Any
 
@@ -136,7 +137,7 @@ class SentenceConfig(VectorsConfig):
     pooling: Pooling = 'mean'
     normalize: bool = False
     truncate_dim: int | None = None
-    prompts: tuple[tuple[str, str], ...] = ()
+    prompts: Prompts = ()
     max_seq_length: int | None = None
     similarity: Similarity = 'cosine'
 
@@ -274,11 +275,10 @@ class EmbeddingConfig(Section):
                 f' {batch_size // accumulation}: change either'
             )
 
-    def sentence(self, prompts: Mapping[str, str], max_seq_length: int) -> SentenceConfig:
+    def vectors(self, prompts: Prompts, max_seq_length: int) -> SentenceConfig:
         """Return what is kept with a model that was fine-tuned so."""
-        texts = tuple(prompts.items())
         return SentenceConfig(
-            self.pooling, self.normalize, self.truncate_dim, texts, max_seq_length
+            self.pooling, self.normalize, self.truncate_dim, prompts, max_seq_length
         )
 
 

@@ -6,11 +6,10 @@ sentence-transformers. How logits are pooled is bert_jax/model/heads.py's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_jax.configs.model.sentence import Similarity, VectorsConfig
+from bert_jax.configs.model.sentence import Prompts, Similarity, VectorsConfig
 from bert_jax.configs.options import FROM_0, newer
 from bert_jax.configs.section import Section
 
@@ -30,7 +29,7 @@ class SparseConfig(VectorsConfig):
 
     pooling: SparsePooling = 'max'
     activation: Activation = 'relu'
-    prompts: tuple[tuple[str, str], ...] = ()
+    prompts: Prompts = ()
     max_seq_length: int | None = None
     similarity: Similarity = 'dot'
 
@@ -53,7 +52,6 @@ class SparseTraining(Section):
     )
     query_weight: float = newer(0.1, 'what the FLOPS of queries count', within=FROM_0)
 
-    def vectors(self, prompts: Mapping[str, str], max_seq_length: int) -> SparseConfig:
+    def vectors(self, prompts: Prompts, max_seq_length: int) -> SparseConfig:
         """Return what is kept with a model that was fine-tuned so."""
-        texts = tuple(prompts.items())
-        return SparseConfig(self.pooling, self.activation, texts, max_seq_length)
+        return SparseConfig(self.pooling, self.activation, prompts, max_seq_length)

@@ -88,7 +88,10 @@ class EmbeddingExample(Example):
 
 @dataclass(frozen=True)
 class TaughtExample(EmbeddingExample):
-    """Texts with a teacher's score of the query with each document, the positive first."""
+    """Texts with a teacher's score of the query with each document, the positive first.
+
+    They are a class, for what a resumed run compares is the repr of its examples.
+    """
 
     scores: tuple[float, ...] = ()
 
@@ -291,15 +294,6 @@ class EmbeddingTask(Task[EmbeddingExample]):
             if layout == 'triplets':
                 answers = (1 + (scores_NC[:, 1:] >= scores_NC[:, :1]).sum(1)).tolist()
         return Predictions(dict(zip((e.id for e in examples), answers, strict=True)))
-
-    def constant_loss(self, features: Arrays) -> float:
-        """Return what guessing among all documents has; of scores the variance.
-
-        The loss that a run has chosen knows its own (`Objective.constant`).
-        """
-        if features['labels'].any():
-            return float(np.var(features['labels']))
-        return float(np.log(len(features['labels'])))
 
     def labelled(self, examples: Sequence[EmbeddingExample]) -> bool:
         """Tell whether these examples can be scored: plain texts cannot."""

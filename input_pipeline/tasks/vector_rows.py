@@ -43,11 +43,10 @@ def make_vector_rows(
     longest = max((shape.length for shape in shapes.values()), default=max_seq_length)
     rows = make_empty_rows(len(texts), longest, tokenizer.pad_id)
     rows |= {name: np.zeros(len(texts), np.int32) for name in ('pieces', 'left_out')}
-    numbers_of: dict[str | None, list[int]] = {name: [] for name in shapes}
-    for number, name in enumerate(prompts):
-        numbers_of[name].append(number)
+    if any(shape.masks_to or shape.skipped for shape in shapes.values()):
+        rows['scored_mask'] = np.zeros_like(rows['input_mask'])
     for name, shape in shapes.items():
-        numbers = numbers_of[name]
+        numbers = [number for number, prompt in enumerate(prompts) if prompt == name]
         marker, begin = _part_marker(shape, entries)
         encoded = tokenizer.encode_batch([begin + texts[number] for number in numbers])
         for number, ids in zip(numbers, encoded, strict=True):
@@ -56,16 +55,16 @@ def make_vector_rows(
             write_row(rows, number, tokenizer, kept)
             rows['pieces'][number] = len(whole)
             rows['left_out'][number] = len(whole) - len(kept)
-    for name, shape in shapes.items():
-        if shape.masks_to or shape.skipped:
-            _mark_scored(rows, numbers_of[name], shape, entries, tokenizer.mask_id)
+        if 'scored_mask' in rows:
+            skipped = [entries[entry] for entry in shape.skipped if entry in entries]
+            _mark_scored(rows, numbers, shape, skipped, tokenizer.mask_id)
     return rows
 
 
 def _part_marker(shape: TextRow, entries: Mapping[str, int]) -> tuple[np.ndarray, str]:
     """Return the entry that a prompt begins with, int32 [0] or [1], and what is behind it.
 
-    The whole prompt may be one, as PyLate's '[Q] ', or its first word, as Stanford's '[unused0] '.
+    The whole prompt may be one, as PyLate's '[Q] ', or its first word, as ColBERT's '[unused0] '.
     """
     prompt = shape.prompt
     for entry in (prompt, *prompt.split(maxsplit=1)[:1]):
@@ -75,19 +74,17 @@ def _part_marker(shape: TextRow, entries: Mapping[str, int]) -> tuple[np.ndarray
 
 
 def _mark_scored(
-    rows: Arrays, numbers: list[int], shape: TextRow, entries: Mapping[str, int], mask_id: int
+    rows: Arrays, numbers: list[int], shape: TextRow, skipped: list[int], mask_id: int
 ) -> None:
-    """Put masks behind the texts of some rows, and take out tokens that are skipped.
+    """Put masks behind the texts of some rows, and score these and tokens that are not skipped.
 
     As sentence_transformers/base/modules/transformer.py:1432 and
     multi_vector_encoder/modules/multi_vector_mask.py:123.
     """
-    mask_NT = rows['input_mask']
-    scored_NT = rows.setdefault('scored_mask', mask_NT.copy())
-    skipped = [entries[entry] for entry in shape.skipped if entry in entries]
-    scored_NT[numbers] *= ~np.isin(rows['input_ids'][numbers], skipped)
-    is_behind_NT = np.zeros(mask_NT.shape, bool)
-    is_behind_NT[numbers, : shape.masks_to] = mask_NT[numbers, : shape.masks_to] == 0
-    rows['input_ids'][is_behind_NT], scored_NT[is_behind_NT] = mask_id, 1
+    ids_NT, mask_NT = rows['input_ids'][numbers], rows['input_mask'][numbers]
+    is_behind_NT = mask_NT == 0
+    is_behind_NT[:, shape.masks_to :] = False
+    rows['scored_mask'][numbers] = mask_NT * ~np.isin(ids_NT, skipped) + is_behind_NT
+    rows['input_ids'][numbers] = np.where(is_behind_NT, mask_id, ids_NT)
     if shape.attend:
-        mask_NT[is_behind_NT] = 1
+        rows['input_mask'][numbers] = mask_NT + is_behind_NT

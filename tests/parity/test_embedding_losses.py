@@ -12,16 +12,18 @@ torch = pytest.importorskip('torch')
 losses = pytest.importorskip('sentence_transformers.losses')
 
 sparse = pytest.importorskip('sentence_transformers.sparse_encoder.losses')
+tokens = pytest.importorskip('sentence_transformers.multi_vector_encoder.losses')
 from sentence_transformers.sparse_encoder.callbacks.splade_callbacks import (
     SpladeRegularizerWeightSchedulerCallback,
 )
 from sentence_transformers.util import pairwise_dot_score
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
+from bert_jax.model.late_interaction import TokenVectors
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import add_losses
 from bert_jax.train.losses.settings import LossSettings
-from bert_jax.train.search_heads import SparseEmbedding
+from bert_jax.train.search_heads import LateInteraction, SparseEmbedding
 
 B, D = 6, 16
 
@@ -33,7 +35,7 @@ def vectors(texts: int) -> np.ndarray:
 MODEL = SimpleNamespace(apply=lambda variables, batch, rng: variables['params'])
 
 
-def ours(objective, values: np.ndarray, labels: np.ndarray, step: int = 8, steps: int = 9):
+def ours(objective, values: np.ndarray, labels: np.ndarray, step: int, steps: int):
     """The loss of given vectors at a step of a run, and its gradient."""
     batch = {'input_ids': values, 'labels': labels, 'example_weights': np.ones(B, np.float32)}
     batch['teacher_vectors'] = batch['teacher_scores'] = labels[..., None]
@@ -45,10 +47,10 @@ def ours(objective, values: np.ndarray, labels: np.ndarray, step: int = 8, steps
 
 
 class Given(torch.nn.Module):
-    """A model whose vectors are given: features are the vectors of a column."""
+    """A model whose vectors are given: features are those of a column."""
 
-    def forward(self, features):
-        return {'sentence_embedding': features['vectors']}
+    def forward(self, features, task=None):
+        return features
 
     def get_embedding_dimension(self):
         return D
@@ -57,12 +59,24 @@ class Given(torch.nn.Module):
         return 1
 
 
-def theirs(make, values: np.ndarray, labels: np.ndarray):
-    given = torch.tensor(values, requires_grad=True)
-    columns = [{'vectors': given[:, column]} for column in range(given.shape[1])]
+def theirs(make, values: np.ndarray, labels: np.ndarray, masks: np.ndarray | None):
+    given, columns = torch.tensor(values, requires_grad=True), []
+    for column in range(values.shape[1]):
+        columns.append({'sentence_embedding': given[:, column]})
+        if masks is not None:
+            mask = torch.tensor(masks[:, column])
+            columns[-1] = {'token_embeddings': given[:, column], 'attention_mask': mask}
     loss = make(Given())(columns, torch.tensor(labels))
     loss.backward()
     return float(loss), given.grad.numpy()
+
+
+def check_equal(objective, make, values, labels, masks=None, step=8, steps=9) -> None:
+    value, gradient = ours(objective, values, labels, step, steps)
+    wanted, wanted_gradient = theirs(make, values, labels, masks)
+    assert wanted > 0.1 and float(value) == pytest.approx(wanted, rel=2e-6)
+    np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-5, atol=2e-6)
+    assert np.abs(wanted_gradient).max() > 1e-3
 
 
 def matryoshka(inner, dims, weights):
@@ -74,14 +88,11 @@ LABELS = np.array([0.0, 0.4, 1.0, 0.4, 0.7, 0.0], np.float32)
 RANKING = losses.MultipleNegativesRankingLoss
 CASES = {
     'pairs': ({}, 2, RANKING),
-    'triplets': ({}, 3, RANKING),
     'several negatives': ({'scale': 7.0}, 5, lambda model: RANKING(model, scale=7.0)),
     'cosent': ({'loss': 'cosent'}, 2, losses.CoSENTLoss),
     'cosine': ({'loss': 'cosine'}, 2, losses.CosineSimilarityLoss),
     'vectors of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 3, losses.MSELoss),
-    'one vector of a teacher': ({'loss': 'mse', 'teacher': 'some'}, 1, losses.MSELoss),
-    'margins of a teacher': ({'loss': 'margin_mse'}, 3, losses.MarginMSELoss),
-    'margins over several negatives': ({'loss': 'margin_mse'}, 5, losses.MarginMSELoss),
+    'margins of a teacher': ({'loss': 'margin_mse'}, 5, losses.MarginMSELoss),
     'scores of a teacher': (
         {'loss': 'distill_kl', 'temperature': 3.0},
         4,
@@ -97,11 +108,6 @@ CASES = {
         {'loss': 'cosent', 'matryoshka': '8,4'},
         2,
         matryoshka(losses.CoSENTLoss, [8, 4], None),
-    ),
-    'matryoshka of cosine': (
-        {'loss': 'cosine', 'matryoshka': '16,4'},
-        2,
-        matryoshka(losses.CosineSimilarityLoss, [16, 4], None),
     ),
 }
 
@@ -119,11 +125,7 @@ def test_values_and_gradients(case):
     settings, texts, make = CASES[case]
     labels = LABELS_OF.get(settings.get('loss'), lambda texts: LABELS)(texts)
     objective = make_vector_objective(MODEL, EmbeddingConfig(**settings))
-    value, gradient = ours(objective, vectors(texts), labels)
-    wanted, wanted_gradient = theirs(make, vectors(texts), labels)
-    assert wanted > 0.1 and float(value) == pytest.approx(wanted, rel=2e-6)
-    np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-5, atol=2e-6)
-    assert np.abs(wanted_gradient).max() > 1e-3
+    check_equal(objective, make, vectors(texts), labels)
 
 
 SPARSE = {
@@ -150,7 +152,27 @@ def test_losses_of_sparse_vectors(name):
         return lambda columns, target: sum(made(columns, target).values())
 
     for step in (0, 4, 5, 6, 19):
-        value, gradient = ours(objective, values, labels, step, 20)
-        wanted, wanted_gradient = theirs(lambda given: splade(given, step), values, labels)
-        assert float(value) == pytest.approx(wanted, rel=2e-6) and wanted > 0.1
-        np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-5, atol=2e-6)
+        make_now = lambda given: splade(given, step)
+        check_equal(objective, make_now, values, labels, step=step, steps=20)
+
+
+TOKENS = {
+    'multiple_negatives': (4, tokens.MultiVectorMultipleNegativesRankingLoss),
+    'margin_mse': (4, tokens.MultiVectorMarginMSELoss),
+    'distill_kl': (3, tokens.MultiVectorDistillKLDivLoss),
+}
+
+
+@pytest.mark.parametrize('name', TOKENS)
+def test_losses_of_late_interaction(name):
+    texts, make = TOKENS[name]
+    rng = np.random.default_rng(texts)
+    values = rng.normal(size=(B, texts, 7, D)).astype(np.float32)
+    masks = rng.integers(0, 2, (B, texts, 7))
+    masks[..., 1] = 1
+    model = SimpleNamespace(
+        apply=lambda variables, batch, rng: TokenVectors(variables['params'], masks), kernel='xla'
+    )
+    settings = LossSettings(embedding=EmbeddingConfig(loss=name))
+    objective = LateInteraction().make_objective(model, settings)
+    check_equal(objective, make, values, SCORES(texts), masks)

@@ -1,28 +1,19 @@
-"""Late interaction against sentence-transformers: folders both ways, losses, gradients."""
+"""Late interaction against sentence-transformers: folders both ways."""
 
 from __future__ import annotations
 
 import json
-from importlib import import_module
-from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 _REASON = 'sentence-transformers is not installed: bash launch/test.sh --parity'
 theirs = pytest.importorskip('sentence_transformers', reason=_REASON)
-torch = pytest.importorskip('torch')
 
 from bert_jax.configs.model.late_interaction import LateInteractionConfig, LateInteractionSettings
-from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.inference import Bert, export
 from bert_jax.input_pipeline.tokenizer.tokenizer import Tokenizer
-from bert_jax.model.late_interaction import TokenVectors
 from bert_jax.model.text_vectors import read_vectors
-from bert_jax.train.losses.settings import LossSettings
-from bert_jax.train.task_heads import HEADS
 from tests.helpers import tiny_models
 
 # Markers are entries, and can be spelled too.
@@ -78,97 +69,23 @@ def test_a_folder_opens_with_the_same_scores_and_is_read_again(family, tokenizer
     np.testing.assert_allclose(check_equal(tmp_path / 'theirs'), scores, atol=1e-5)
 
 
-def write_json(file, content) -> None:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(content))
-
-
-def write_base(tokenizer, folder) -> dict[str, np.ndarray]:
-    """Write a random encoder and its tokenizer as transformers does; return a layer for it."""
-    model = tiny_models.of_family('bert', 'encoder', vocab_size=tokenizer.vocab_size)
-    export.write(model, tokenizer, 'huggingface', str(folder))
-    rng = np.random.default_rng(2)
-    return {'linear.weight': rng.normal(size=(5, 16)).astype(np.float32)}
-
-
 @pytest.mark.parametrize('stated', [{}, {'do_query_expansion': False, 'skiplist_words': ['paris']}])
 def test_a_folder_of_pylate_has_the_same_scores(stated, tokenizer, tmp_path):
-    folder = tmp_path / 'it'
-    layer = write_base(tokenizer, folder)
-    identity = {'activation_function': 'torch.nn.modules.linear.Identity'}
-    shape = {'in_features': 16, 'out_features': 5, 'bias': False}
-    write_json(folder / '1_Dense' / 'config.json', shape | identity)
-    save_file(layer, folder / '1_Dense' / 'model.safetensors')
-    types = ('sentence_transformers.models.Transformer', 'pylate.models.Dense.Dense')
-    places = ({'idx': 0, 'name': '0', 'path': ''}, {'idx': 1, 'name': '1', 'path': '1_Dense'})
-    write_json(folder / 'modules.json', [p | {'type': type} for p, type in zip(places, types)])
+    """A folder of ours with what one of PyLate has: no other modules, and its own settings."""
+    model = tiny_models.of_family('bert', 'late_interaction', vocab_size=tokenizer.vocab_size)
+    model = model._replace(sentence=LateInteractionConfig(LateInteractionSettings(width=3)))
+    export.write(model, tokenizer, 'sentence_transformers', str(tmp_path))
+    modules = json.loads((tmp_path / 'modules.json').read_text())[:2]
+    modules[1]['type'] = 'pylate.models.Dense.Dense'
     settings = {
         'model_type': 'ColBERT', 'query_prefix': '[unused0]', 'document_prefix': 'what ',
-        'query_length': 10, 'document_length': 18, 'similarity_fn_name': 'MaxSim',
+        'query_length': 10, 'document_length': 18, 'similarity_fn_name': 'MaxSim', **stated,
     }  # fmt: skip
-    write_json(folder / 'config_sentence_transformers.json', settings | stated)
-    write_json(folder / 'sentence_bert_config.json', {'max_seq_length': 17})
-    check_equal(folder)
-
-
-def test_a_folder_of_stanford_has_the_same_scores(tokenizer, tmp_path):
-    folder = tmp_path / 'it'
-    layer = write_base(tokenizer, folder)
-    arrays = load_file(folder / 'model.safetensors').items()
-    arrays = {f'bert.{name}': array for name, array in arrays} | layer
-    save_file(arrays, folder / 'model.safetensors', {'format': 'pt'})
-    config = json.loads((folder / 'config.json').read_text())
-    write_json(folder / 'config.json', config | {'architectures': ['HF_ColBERT']})
-    write_json(folder / 'artifact.metadata', {'query_maxlen': 11, 'doc_maxlen': 19})
-    check_equal(folder)
-
-
-B, T, D = 5, 7, 6
-
-
-class Given(torch.nn.Module):
-    """A model whose vectors are given: features are those of a column."""
-
-    def forward(self, features, task=None):
-        return features
-
-
-LOSSES = {
-    'pairs': ({}, 2, 'MultipleNegativesRankingLoss', {}),
-    'negatives': ({'scale': 0.3}, 4, 'MultipleNegativesRankingLoss', {'scale': 0.3}),
-    'margins': ({'loss': 'margin_mse'}, 4, 'MarginMSELoss', {}),
-    'distilled': ({'loss': 'distill_kl'}, 3, 'DistillKLDivLoss', {}),
-}
-
-
-@pytest.mark.parametrize('case', LOSSES)
-def test_losses_and_gradients(case):
-    settings, texts, name, their_settings = LOSSES[case]
-    rng = np.random.default_rng(texts)
-    vectors = rng.normal(size=(B, texts, T, D)).astype(np.float32)
-    scored, scores = rng.integers(0, 2, (B, texts, T)), rng.normal(size=(B, texts - 1))
-    scored[..., 1] = 1
-    objective = HEADS['late_interaction'].make_objective(
-        SimpleNamespace(apply=lambda variables, batch, rng: variables['params'], kernel='xla'),
-        LossSettings(embedding=EmbeddingConfig(**settings)),
-    )
-    batch = {'input_ids': scored, 'example_weights': np.ones(B, np.float32)}
-    batch['teacher_scores'] = scores[..., None].astype(np.float32)
-
-    def loss(vectors):
-        total, _ = objective.sums(TokenVectors(vectors, scored), batch, None)['loss']
-        return total / objective.weights(batch)['loss']
-
-    value, gradient = jax.value_and_grad(loss)(vectors)
-    given, masks = torch.tensor(vectors, requires_grad=True), torch.tensor(scored)
-    columns = []
-    for column in range(texts):
-        named = {'token_embeddings': given[:, column], 'attention_mask': masks[:, column]}
-        columns.append(named)
-    module = import_module('sentence_transformers.multi_vector_encoder.losses')
-    their_loss = getattr(module, f'MultiVector{name}')(Given(), **their_settings)
-    wanted = their_loss(columns, torch.tensor(scores, dtype=torch.float32))
-    wanted.backward()
-    assert float(value) == pytest.approx(wanted.item(), rel=2e-6)
-    np.testing.assert_allclose(gradient, given.grad.numpy(), rtol=1e-5, atol=1e-6)
-    assert np.abs(gradient).max() > 1e-3
+    contents = {
+        'modules.json': modules,
+        'config_sentence_transformers.json': settings,
+        'sentence_bert_config.json': {'max_seq_length': 17},
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    check_equal(tmp_path)

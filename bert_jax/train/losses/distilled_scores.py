@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.model.text_vectors import Texts
 from bert_jax.train.losses.objective import Batch
-
-if TYPE_CHECKING:
-    from bert_jax.train.losses.multiple_negatives import Texts
 
 
 def margin_mse(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]:

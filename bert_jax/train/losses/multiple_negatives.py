@@ -23,7 +23,7 @@ from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.mesh.sharding import constrain_rows, split_rows
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.pooling import normalize
-from bert_jax.model.text_vectors import COSINES, Comparison
+from bert_jax.model.text_vectors import DenseTexts, Texts
 from bert_jax.train.losses.distilled_scores import (
     distill_kl,
     guess_alike,
@@ -37,26 +37,6 @@ from bert_jax.train.losses.objective import (
 )
 
 _NEVER = -1e9  # the logit of what is no candidate; finite, so that a weight of 0 makes it 0
-
-
-class Texts(NamedTuple):
-    """The vectors of a batch's texts, and how they are compared.
-
-    Attributes:
-      vectors: as the model gives them, [B, C, ...]; the first text is the query.
-      comparison: of their kind.
-    """
-
-    vectors: Any
-    comparison: Comparison
-
-    def compare_own(self) -> jax.Array:
-        """Return the score of each query with its own documents, [B, C - 1]."""
-        return self.comparison.compare_own(self.vectors)
-
-    def compare_in_batch(self) -> jax.Array:
-        """Return the score of each query with all documents of the batch, [B, B (C - 1)]."""
-        return self.comparison.compare_in_batch(self.vectors)
 
 
 def multiple_negatives(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]:
@@ -164,7 +144,7 @@ Measure = Callable[[Any, Batch], dict[str, jax.Array]]
 def make_vector_objective(
     model: Any,
     config: EmbeddingConfig,
-    comparison: Comparison = COSINES,
+    texts: type[Texts] = DenseTexts,
     add: Measure = lambda vectors, batch: {},
 ) -> Objective:
     """Make the objective of vectors of texts, as `config` chooses it.
@@ -175,22 +155,22 @@ def make_vector_objective(
     Args:
       model: gives vectors [B, C, ...] of rows [B, C, T].
       config: which loss, of which cuts.
-      comparison: how its vectors are compared.
+      texts: how its vectors are compared.
       add: more metrics of a batch.
     """
     loss, cuts = LOSSES[config.loss], sorted(config.cuts, key=lambda cut: cut[0] or math.inf)
     scale = getattr(config, loss.setting)
     if scale is None:  # then it is that of the kind of vectors
-        scale = getattr(comparison, loss.setting)
+        scale = getattr(texts, loss.setting)
 
     def measure(vectors: Any, batch: Batch) -> dict[str, jax.Array]:
         losses = []
         for width, weight in cuts:
             # Cut before they are scaled to length one: a cut vector is compared by its own cosine.
             cut = vectors if width is None else vectors[..., :width]
-            if loss.of_unit and comparison.of_unit:
+            if loss.of_unit and texts.of_unit:
                 cut = normalize(cut)
-            values = loss.measure(Texts(cut, comparison), batch, scale)
+            values = loss.measure(texts(cut), batch, scale)
             losses.append(weight * values['loss'])
         # The widest cut was the last.
         return values | {'loss': sum(losses[1:], losses[0])} | add(vectors, batch)

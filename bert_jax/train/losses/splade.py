@@ -15,13 +15,13 @@ import jax.numpy as jnp
 
 from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.model.vector_kinds import SparseTraining
-from bert_jax.model.text_vectors import Comparison
+from bert_jax.model.text_vectors import SparseTexts
 from bert_jax.train.losses.multiple_negatives import make_vector_objective
 from bert_jax.train.losses.objective import Batch, MetricSums, Objective, weigh_examples
 
 
 def make_splade_objective(
-    model: Any, embedding: EmbeddingConfig, sparse: SparseTraining, comparison: Comparison
+    model: Any, embedding: EmbeddingConfig, sparse: SparseTraining
 ) -> Objective:
     """Make the objective: a base loss, and the weighted FLOPS of queries and of documents.
 
@@ -34,7 +34,6 @@ def make_splade_objective(
       model: gives weights [B, C, V].
       embedding: which base loss.
       sparse: the weights of the FLOPS.
-      comparison: how vectors are compared.
     """
     counted = {'query_flops': sparse.query_weight, 'document_flops': sparse.document_weight}
 
@@ -48,7 +47,7 @@ def make_splade_objective(
             values[f'{name}_active_dims'] = jnp.mean(jnp.sum(texts_BNV > 0, -1), -1)
         return values
 
-    base = make_vector_objective(model, embedding, comparison, measure)
+    base = make_vector_objective(model, embedding, SparseTexts, measure)
 
     def sums(*arguments: Any) -> MetricSums:
         metrics = base.sums(*arguments)

@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 # The name of a module or a single array; with several pieces ours is made of them, one behind the
 # other along the axis of outputs.
 Name = str | Piece | tuple[Piece, ...]
-# What no class of transformers has, as Stanford's ColBERT and sentence-transformers call it.
+# What no class of transformers has, as ColBERT's files and sentence-transformers call it.
 _EVERYWHERE: dict[str, Name] = {'projection': 'linear'}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tokenizers
 from etils import epath
+from safetensors.numpy import save_file
 
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.conversion import sentence_transformers
@@ -86,7 +87,6 @@ def modules(pooling='1_Pooling', *more: str) -> str:
         ('modules.json', modules('/etc'), 'folder beside it'),
         ('modules.json', modules('1_Pooling/../..'), 'folder beside it'),
         ('modules.json', modules('a\0'), 'folder beside it'),
-        ('modules.json', modules(None), 'folder beside it'),
         ('modules.json', modules(5), 'folder beside it'),
     ],
 )
@@ -283,32 +283,44 @@ def test_what_is_no_code_of_the_hub_is_refused(language, license):
 LENGTHS = 'sentence_bert_config.json'
 
 
+@pytest.fixture
+def token_vectors(tmp_path):
+    """A folder of late interaction."""
+    model = tiny_models.of_family('bert', 'late_interaction', vocab_size=23)
+    export.write(model, tiny_models.tokenizer(), 'sentence_transformers', str(tmp_path / 'it'))
+    return tmp_path / 'it'
+
+
 @pytest.mark.parametrize(
     ('file', 'settings', 'message'),
     [
-        (
-            'config_sentence_transformers.json',
-            {'similarity_fn_name': 'meanmaxsim'},
-            "only 'maxsim'",
-        ),
+        (SETTINGS, {'similarity_fn_name': 'meanmaxsim'}, "only 'maxsim'"),
+        (SETTINGS, {'query_prefix': 5}, 'query_prefix=5: must be a text'),
         ('2_MultiVectorMask/config.json', {'keep_only_token_ids': [3]}, r'token_ids=\[3\] is not'),
         ('2_MultiVectorMask/config.json', {'skiplist_words': [3]}, 'must be a list of words'),
-        ('1_Dense/config.json', {'bias': True}, 'bias=True is not built here: only False is'),
+        ('1_Dense/config.json', {'bias': True}, 'a dense layer that has more than'),
+        ('1_Dense/config.json', {'activation_function': ...}, 'a dense layer that has more than'),
         ('3_Normalize/config.json', {'module_input_name': 'it'}, "module_input_name='it' is not"),
         (LENGTHS, {'document_length': 99}, 'rows of 99 tokens, and max_seq_length=64 is'),
         (LENGTHS, {'query_expansion': {'strategy': 'all'}}, "query_expansion='all': expected"),
         (LENGTHS, {'query_expansion': {'token': 'paris'}}, "token='paris' is not built here"),
+        (LENGTHS, {'query_expansion': 'fixed'}, 'query_expansion=.fixed.: must be an object'),
     ],
 )
-def test_what_late_interaction_has_no_counterpart_for(file, settings, message, tmp_path):
-    folder = tmp_path / 'it'
-    model = tiny_models.of_family('bert', 'late_interaction', vocab_size=23)
-    export.write(model, tiny_models.tokenizer(), 'sentence_transformers', str(folder))
-    change(folder / file, **settings)
+def test_what_late_interaction_has_no_counterpart_for(file, settings, message, token_vectors):
+    change(token_vectors / file, **settings)
     with refused(message):
-        sources.read_source(str(folder))
+        sources.read_source(str(token_vectors))
+
+
+def test_modules_that_late_interaction_has_no_counterpart_for(token_vectors):
+    kernel = {'linear.weight': np.ones((3, 7), np.float32)}
+    save_file(kernel, token_vectors / '1_Dense' / 'model.safetensors')
+    with refused('linear.weight of 16 columns'):
+        sources.read_source(str(token_vectors))
     # A module that is not built is none that is left out.
-    modules = (folder / 'modules.json').read_text()
-    (folder / 'modules.json').write_text(modules.replace('Normalize"', 'HierarchicalTokenPooling"'))
+    modules = (token_vectors / 'modules.json').read_text()
+    changed = modules.replace('Normalize"', 'HierarchicalTokenPooling"')
+    (token_vectors / 'modules.json').write_text(changed)
     with refused('HierarchicalTokenPooling: only Transformer, Dense, MultiVectorMask, Normalize'):
-        sources.read_source(str(folder))
+        sources.read_source(str(token_vectors))

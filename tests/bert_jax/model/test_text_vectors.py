@@ -28,24 +28,38 @@ def test_sparse_vectors_are_those_of_all_weights():
         wanted = nearest(dense.take(slice(0, 9, 2)), dense, 5, block=4)
         np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
         assert np.array_equal(found[1], wanted[1]) and len(vectors) == 9
+        for kind in (dense, vectors):
+            some = kind.take([3, 0])
+            pairs = some.compare_pairs(kind.take([5, 0]))
+            assert np.asarray(some.compare_all(kind))[[0, 1], [5, 0]] == pytest.approx(pairs)
     assert vectors.describe() == {
         'active_dims': pytest.approx((values > 0).sum(1).mean()),
         'sparsity_ratio': pytest.approx((values == 0).mean()),
     }
-    with refused('vectors of 39 entries cannot be searched by those of 40: .* make both with'):
-        nearest(vectors, read_vectors(sparse.csr_array(values[:, 1:]), 'dot'), 1)
+
+
+ONES = np.ones((2, 3), np.float32)
+KINDS = [np.asarray, sparse.csr_array, lambda values: [values]]
+
+
+@pytest.mark.parametrize('of', KINDS[:2])
+def test_a_row_of_vectors_is_searched_as_they_are(of):
+    vectors = of(np.eye(3, dtype=np.float32))
+    scores, indices = nearest(vectors[1], vectors, 1)
+    assert (scores.tolist(), indices.tolist()) == ([[1]], [[1]])
+
+
+@pytest.mark.parametrize('of', KINDS)
+def test_vectors_of_another_model_are_refused(of):
+    with refused('of 2 numbers cannot be searched by .* of 3: .* make both with one model'):
+        nearest(of(ONES), of(ONES[:, :2]), 1)
+
+
+def test_vectors_of_another_kind_are_refused():
+    with refused('SparseVectors of 3 numbers cannot be searched by DenseVectors of 3: '):
+        nearest(ONES, sparse.csr_array(ONES), 1)
 
 
 def test_values_of_no_kind_are_refused():
     with pytest.raises(TypeError, match='dict holds no vectors of texts'):
         read_vectors({}, 'cosine')
-
-
-@pytest.mark.parametrize('of', [np.asarray, sparse.csr_array])
-def test_all_are_compared_as_pairs_are(of):
-    values = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
-    vectors = read_vectors(of(values), 'dot')
-    some = vectors.take([3, 0])
-    assert np.asarray(some.compare_all(vectors))[[0, 1], [3, 0]] == pytest.approx(
-        some.compare_pairs(vectors.take([3, 0]))
-    )

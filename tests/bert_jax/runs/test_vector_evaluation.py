@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from bert_jax.conversion import huggingface
 from bert_jax.inference import Bert
@@ -55,6 +56,20 @@ def test_retrieval(tmp_path, qrels, compare, reciprocal):
     values = [1 / 3, 1 / 2] if '2\tZ' in qrels else [reciprocal] * 2
     assert (low, high) == pytest.approx(values)
     assert (found['examples'], found['documents']) == (qrels.count('\n'), 3)
+
+
+@pytest.mark.parametrize(
+    'of, told',
+    [
+        (sparse.csr_array, {'query_active_dims': 1, 'corpus_sparsity_ratio': 0.5}),
+        (lambda vectors: list(vectors[:, None]), {'corpus_tokens': 1, 'corpus_bytes': 8}),
+    ],
+)
+def test_retrieval_by_other_vectors(tmp_path, of, told):
+    embedder = lambda texts, prompt: of(np.array([VECTORS[text] for text in texts], np.float32))
+    at = folder(tmp_path, '1\tX\t1\n')
+    found = vector_evaluation.evaluate_retrieval(embedder, at, compare='dot', draws=0)
+    assert found['metrics'].items() >= {'mrr@10': 1, **told}.items()
 
 
 def test_the_command(tmp_path, binary):

@@ -1,12 +1,11 @@
-"""Losses of sentence encoders: their formulas in numpy, on any mesh, in chunks, with padding rows.
+"""Losses of vectors: on any mesh, in chunks, with padding rows.
 
-tests/parity compares them with sentence-transformers.
+Their formulas are compared in tests/parity.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from types import SimpleNamespace
 
@@ -33,64 +32,38 @@ SHAPE = tiny_config(num_layers=1, num_heads=4, attention_dropout=0.0)
 ROWS, TEXTS, LENGTH = 16, 3, 16
 
 
-def unit(x):
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-
-def numpy_loss(name: str, vectors, labels, scale: float = 20.0) -> float:
-    """Of vectors [B, C, D] that all count."""
-    v = unit(np.asarray(vectors, np.float64))
-    if name == 'cosine':
-        return np.mean([(a @ b - label) ** 2 for (a, b), label in zip(v, labels, strict=True)])
-    if name == 'cosent':
-        cosines = [a @ b for a, b in v]
-        pairs = [(i, j) for i in range(len(v)) for j in range(len(v)) if labels[i] > labels[j]]
-        return np.log(1 + sum(np.exp(scale * (cosines[j] - cosines[i])) for i, j in pairs))
-    documents = [text for example in v for text in example[1:]]
-    losses = [
-        np.log(sum(np.exp(scale * (example[0] @ text)) for text in documents))
-        - scale * (example[0] @ example[1])
-        for example in v
-    ]
-    return np.mean(losses)
-
-
-# mse is compared in tests/parity alone.
-@pytest.mark.parametrize('name', ['multiple_negatives', 'cosent', 'cosine'])
-def test_formulas_and_rows_without_weight(name):
+@pytest.mark.parametrize('name', LOSSES)
+def test_rows_without_weight_are_not_there(name):
+    """The loss and its gradients are those of the other rows; they are no candidates either."""
     rng = np.random.default_rng(0)
     texts = 2 if name in ('cosent', 'cosine') else 3
-    vectors = rng.normal(size=(7, texts, 8)).astype(np.float32)
+    vectors, teacher = rng.normal(size=(2, 7, texts, 8)).astype(np.float32)
     labels = np.array([0.1, 0.5, 0.5, 1.0, 0.0, 0.9, 0.3], np.float32)
+    taught = {'teacher_vectors': teacher[..., None], 'teacher_scores': teacher[:, 1:, :1]}
+    batch = {'input_ids': vectors, 'labels': labels, 'example_weights': np.ones(7), **taught}
+    kept = np.array([1, 1, 0, 1, 1, 0, 1], bool)
     model = SimpleNamespace(apply=lambda variables, batch, _: variables['params'])
-    weights = np.array([1, 1, 0, 1, 1, 0, 1], np.float32)
-    batch = {'input_ids': vectors, 'labels': labels, 'example_weights': weights}
-    kept = weights > 0
+    config = EmbeddingConfig(loss=name, teacher='it' if name == 'mse' else '')
+    objective = make_vector_objective(model, config)
 
-    def value(config, params):
-        objective = make_vector_objective(model, config)
+    @jax.value_and_grad
+    def compute(params, batch):
         return objective.sums(params, batch, None)['loss'][0] / objective.weights(batch)['loss']
 
-    wanted = numpy_loss(name, vectors[kept], labels[kept])
-    loss, gradient = jax.value_and_grad(functools.partial(value, EmbeddingConfig(loss=name)))(
-        vectors
-    )
-    assert float(loss) == pytest.approx(wanted, rel=1e-5)
-    # What only fills up a batch is no candidate either.
+    value, gradient = compute(vectors, batch | {'example_weights': kept.astype(np.float32)})
+    wanted, of_kept = compute(vectors[kept], {name: x[kept] for name, x in batch.items()})
+    assert float(value) == pytest.approx(float(wanted), rel=1e-5)
+    np.testing.assert_allclose(gradient[kept], of_kept, rtol=1e-4, atol=1e-6)
     assert not gradient[~kept].any() and np.abs(gradient[kept]).max(axis=(1, 2)).min() > 1e-5
-
-    cut = EmbeddingConfig(loss=name, matryoshka='8,3', matryoshka_weights='1,0.5')
-    short = numpy_loss(name, vectors[kept][..., :3], labels[kept])
-    assert float(value(cut, vectors)) == pytest.approx(wanted + short / 2, rel=1e-5)
 
 
 def test_what_guessing_has():
     """Vectors that are all alike, or the best constant."""
     labels = np.array([0, 0.5, 0.5, 1], np.float32)
     for name, texts in (('multiple_negatives', 4), ('simcse', 2)):
-        features = {'input_ids': np.zeros((4, texts, 9)), 'labels': labels}
-        alike = numpy_loss(name, np.ones((4, texts, 5)), labels)
-        assert LOSSES[name].constant(features, 4, 20.0) == pytest.approx(alike)
+        features = {'input_ids': np.zeros((4, texts, 9))}
+        constant = LOSSES[name].constant(features, 4, 20.0)
+        assert constant == pytest.approx(np.log(4 * (texts - 1)))
     vectors = np.random.default_rng(0).normal(size=(5, 2, 3, 1))
     guess = np.mean((vectors - vectors.mean((0, 1))) ** 2)
     assert LOSSES['mse'].constant({'teacher_vectors': vectors}, 4, 1.0) == pytest.approx(guess)

@@ -10,14 +10,19 @@ import pytest
 from scipy import sparse
 from sklearn.decomposition import PCA
 
+from bert_jax.configs.model.late_interaction import LateInteractionConfig
+from bert_jax.configs.model.sentence import EmbeddingConfig
 from bert_jax.configs.overrides import apply
 from bert_jax.configs.presets.finetune import choose_recipe
 from bert_jax.inference import Bert, Predictor
+from bert_jax.inference.semantic_search import SemanticSearch
+from bert_jax.input_pipeline.text.record_files import Reader
 from bert_jax.runs.finetuning import encoder_cache, evaluation
 from bert_jax.runs.sources import source
 from bert_jax.train.losses.settings import LossSettings
-from tests.helpers import finetuning
+from tests.helpers import finetuning, tiny_models
 from tests.helpers.encoder import ENCODER_WORDS
+from tests.helpers.files import read_json, read_jsonl, write_jsonl, write_lines
 from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -26,36 +31,41 @@ SETTINGS = (
     'batch_size=4 max_seq_length=16 steps=30 optimizer.peak_lr=3e-3 optimizer.algorithm=adamw'
     ' runtime.log_every=10 runtime.model_parallel=2 hidden_dropout=0 attention_dropout=0'
 ).split()
+LATE = (
+    'steps=100 late_interaction.width=8 late_interaction.query_expansion=fixed'
+    ' late_interaction.expansion_length=9 late_interaction.skip=a'
+).split()
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Tasks in which each word has a colour that is its own: pairs, and plain texts."""
+    """Tasks in which each word has a colour that is its own: pairs of each kind, plain texts."""
     rng = np.random.default_rng(0)
-    rows = {'train': 40, 'dev': 12}
-    for split, count in rows.items():
-        lines = []
+    files = {'train': 'train.jsonl', 'dev': 'dev.jsonl'}
+    for split, count in {'train': 40, 'dev': 12}.items():
+        rows = []
         for _ in range(count):
             number = rng.integers(6)
             alike = {'query': f'the {KINDS[number]}', 'colour': COLOURS[number]}
-            lines.append(alike | {'score': int(rng.integers(6))})
-        (tmp_path / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-    files = {split: f'{split}.jsonl' for split in rows}
+            rows.append(alike | {'score': int(rng.integers(6))})
+        write_jsonl(tmp_path / files[split], rows)
     pairs = {
         'kind': 'embedding',
         'files': files,
         'columns': {'anchor': 'query', 'positive': 'colour'},
         'prompts': {'query': 'who is ', 'document': 'a '},
     }
-    (tmp_path / 'pairs.json').write_text(json.dumps(pairs))
     scored = {'text_a': 'query', 'text_b': 'colour', 'score': 'score'}
-    (tmp_path / 'scored.json').write_text(
-        json.dumps(pairs | {'columns': scored, 'score_range': [0, 5], 'prompts': {}})
-    )
     texts = {split: {'file': name, 'columns': {'text': 'query'}} for split, name in files.items()}
-    (tmp_path / 'texts.json').write_text(
-        json.dumps(pairs | {'files': texts | {'dev': files['dev']}})
-    )
+    tasks = {
+        'pairs': {},
+        'scored': {'columns': scored, 'score_range': [0, 5], 'prompts': {}},
+        'texts': {'files': texts | {'dev': files['dev']}},
+        'sparse': {'kind': 'sparse_embedding'},
+        'late': {'kind': 'late_interaction'},
+    }
+    for name, entries in tasks.items():
+        (tmp_path / f'{name}.json').write_text(json.dumps(pairs | entries))
     return tmp_path
 
 
@@ -67,57 +77,64 @@ def tuner_of(task_file, encoder):
     return finetuning.tuner_of(task_file, encoder, configuration().runtime)
 
 
+def train(folder, encoder, name, *changes):
+    """Train by a task, and return what did it, the result, the model, and its vectors.
+
+    Of any kind it learns, is scored the same again, and finds each word's colour.
+    """
+    run, tuner = str(folder / 'run'), tuner_of(folder / f'{name}.json', encoder)
+    result, _ = tuner.run(configuration(*changes), run)
+    assert result['metrics']['accuracy'] > 0.9 and not result['failed']
+    assert evaluation.evaluate(run)['metrics'] == result['metrics']
+
+    write_lines(folder / 'colours.txt', COLOURS)
+    search = SemanticSearch.of_file(run, Reader(str(folder / 'colours.txt'), ('text',), (), {}))
+    queries, bert = [f'the {word}' for word in KINDS], Bert.load(run, 'float32')
+    found = [search.nearest(query, 6) for query in queries]
+    assert [nearest[0].text for nearest in found] == COLOURS
+    ranked = [one['score'] for one in bert.rank(queries[4], COLOURS)]
+    assert ranked == pytest.approx([one.score for one in found[4]], rel=1e-5)
+    vectors = bert.embed(queries, prompt='query'), bert.embed(COLOURS, prompt='document')
+    return tuner, result, bert, vectors
+
+
 def test_a_run_learns_and_is_used(folder, encoder):
-    run = str(folder / 'run')
     changes = (
         'steps=60',
         'embedding.matryoshka=32,8',
         'embedding.pooling=weighted_mean',
         'embedding.normalize=true',
     )
-    tuner = tuner_of(folder / 'pairs.json', encoder)
-    result, _ = tuner.run(configuration(*changes), run)
-    assert result['metrics']['accuracy'] > 0.9 and not result['failed']
+    _, result, _, (queries, _) = train(folder, encoder, 'pairs', *changes)
     assert result['chance_loss'] == pytest.approx(2 * np.log(4)) and result['train_loss'] < 1
-    assert evaluation.evaluate(run)['metrics'] == result['metrics']
     # Another task with the same head, without prompts of its own, is asked with the model's.
-    scored = evaluation.evaluate(run, str(folder / 'scored.json'))
+    scored = evaluation.evaluate(str(folder / 'run'), str(folder / 'scored.json'))
     assert set(scored['metrics']) == {'spearman', 'pearson'}
-
-    bert = Bert.load(run)
-    queries = bert.embed([f'the {word}' for word in KINDS], prompt='query')
-    colours = bert.embed(COLOURS, prompt='document')
     assert queries.shape == (6, 32)
     np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, rtol=1e-5)
-    assert ((queries @ colours.T).argmax(1) == np.arange(6)).all()
-    assert bert.rank(f'the {KINDS[4]}', COLOURS, top=1)[0]['index'] == 4
     with refused('gives vectors and no answers: .*bert-nearest'):
-        Predictor.from_workdir(run)
+        Predictor.from_workdir(str(folder / 'run'))
 
 
 def test_a_run_of_sparse_vectors(folder, encoder):
-    tuner = tuner_of(sparse_task(folder), encoder)
-    run = folder / 'run'
-    result, _ = tuner.run(configuration('steps=60', 'sparse.document_weight=0.01'), str(run))
-    assert result['metrics']['accuracy'] > 0.9 and not result['failed']
+    changes = 'steps=60', 'sparse.document_weight=0.01'
+    tuner, result, bert, (queries, _) = train(folder, encoder, 'sparse', *changes)
     assert result['chance_loss'] == pytest.approx(np.log(4))
-    assert evaluation.evaluate(str(run))['metrics'] == result['metrics']
-    first, *_, last = map(json.loads, (run / 'metrics.jsonl').read_text().splitlines())
+    first, *_, last = read_jsonl(folder / 'run/metrics.jsonl')
     assert first['base_loss'] > 2 * last['base_loss'] and 'document_flops' in last
     assert last['query_active_dims'] < first['query_active_dims']
 
-    bert = Bert.load(str(run))
-    queries = bert.embed([f'the {word}' for word in KINDS], prompt='query')
-    colours = bert.embed(COLOURS, prompt='document')
     assert isinstance(queries, sparse.csr_array) and queries.shape == (6, bert.config.vocab_size)
-    assert ((queries @ colours.T).toarray().argmax(1) == np.arange(6)).all()
     with refused('vectors of 3 entries: this vocabulary has'):
         bert.decode_sparse(queries[:, :3])
+    with refused('top=-1: must be a number from 1'):
+        bert.decode_sparse(queries, -1)
+    assert bert.decode_sparse(queries[0], 2) == bert.decode_sparse(queries, 2)[:1]
     # The head of a run began with that of its source.
     tuner.run(configuration('steps=60', 'optimizer.peak_lr=1e-30'), str(folder / 'at_rest'))
     began, at_rest, trained = (
         source.read_source(str(name)).params['mlm']['transform']['kernel']
-        for name in (encoder, folder / 'at_rest', run)
+        for name in (encoder, folder / 'at_rest', folder / 'run')
     )
     np.testing.assert_array_equal(at_rest, began)
     assert np.abs(trained - began).max() > 1e-2
@@ -125,55 +142,67 @@ def test_a_run_of_sparse_vectors(folder, encoder):
     assert bert.fill_mask('the [MASK]') and bert(bert.tokenize('the')).hidden.shape[-1] == 32
 
 
-@pytest.mark.parametrize('kind', ['embedding', 'sparse_embedding'])
-def test_a_run_learns_the_scores_of_a_teacher(folder, encoder, kind):
+def test_a_run_of_late_interaction(folder, encoder):
+    tuner, result, bert, (queries, documents) = train(folder, encoder, 'late', *LATE)
+    assert [vectors.shape for vectors in queries] == [(9, 8)] * 6
+    # [CLS], the colour and [SEP]: the prompt is skipped.
+    assert [vectors.shape for vectors in documents] == [(3, 8)] * 6
+    np.testing.assert_allclose(np.linalg.norm(queries[0], axis=1), 1, rtol=1e-5)
+
+    # A string is one text; what is of one dense vector is refused.
+    assert [vectors.shape for vectors in bert.embed(COLOURS[0], prompt='document')] == [(3, 8)]
+    assert bert.embed([]) == []
+    with refused('pool and truncate_dim are of models that give a text one dense vector'):
+        bert.embed(COLOURS, pool='mean')
+    with refused('gives a text no single dense vector: take another, or its scores'):
+        tuner.approach.identify(EmbeddingConfig(loss='mse', teacher=str(folder / 'run')))
+    # Training goes on with the layer of the run.
+    settings = configuration(*LATE, 'steps=2', 'optimizer.peak_lr=1e-9')
+    again = tuner_of(folder / 'late.json', str(folder / 'run'))
+    more, _ = again.run(settings, str(folder / 'on'))
+    assert more['metrics']['mrr'] == pytest.approx(result['metrics']['mrr'])
+
+
+def test_a_model_without_its_layer_gives_no_vectors():
+    model = tiny_models.model('BertModel')._replace(sentence=LateInteractionConfig())
+    with refused('it lacks projection, from which its vectors are made: train it first'):
+        Bert(source.Source(model, tiny_models.tokenizer(), 'it', 0)).embed(['paris'])
+
+
+@pytest.mark.parametrize('name', ['pairs', 'sparse'])
+def test_a_run_learns_the_scores_of_a_teacher(folder, encoder, name):
     """The colour of a word is 4 above another."""
-    lines = []
+    rows = []
     for number in range(40):
-        kind_of, other = number % 6, (number + 1 + number // 6 % 5) % 6
-        texts = {'q': KINDS[kind_of], 'p': COLOURS[kind_of], 'n': COLOURS[other]}
-        lines.append(json.dumps(texts | {'s': [9.0, 5]}))
-    (folder / 'train.jsonl').write_text('\n'.join(lines))
+        kind, other = number % 6, (number + 1 + number // 6 % 5) % 6
+        texts = {'q': KINDS[kind], 'p': COLOURS[kind], 'n': COLOURS[other]}
+        rows.append(texts | {'s': [9.0, 5]})
+    write_jsonl(folder / 'train.jsonl', rows)
     columns = {'anchor': 'q', 'positive': 'p', 'negatives': 'n', 'scores': 's'}
     files = {'train': {'file': 'train.jsonl', 'columns': columns}, 'dev': 'dev.jsonl'}
-    task = sparse_task(folder, kind=kind, files=files)
+    task = changed(folder / f'{name}.json', files=files)
     changes = 'steps=100', 'embedding.loss=margin_mse', 'batch_size=8'
     run, _ = tuner_of(task, encoder).run(configuration(*changes), str(folder / 'run'))
     assert run['chance_loss'] == pytest.approx(16) and run['train_loss'] < 8
 
 
-def test_what_sparse_vectors_refuse(folder, encoder):
-    task, whole = sparse_task(folder), source.read_source(encoder)
-    tuner = tuner_of(task, encoder)
-    for changes, message in (
-        (['embedding.pooling=max'], 'embedding.pooling=max is for tasks of kind embedding'),
-        (['embedding.loss=mse', 'embedding.teacher=x'], 'embedding.teacher=x is for tasks of kind'),
-        (
-            ['embedding.loss=margin_mse', 'runtime.accumulation=2', 'batch_size=8'],
-            'accumulation=2 cuts .*: set embedding.chunk_size',
-        ),
-        (['embedding.loss=margin_mse'], 'reads triplets, and .* pairs'),
-    ):
-        with refused(message):
-            tuner.resolve(configuration(*changes))
-    negatives = {'anchor': 'query', 'positive': 'colour', 'negatives': 'query'}
-    triplets = sparse_task(folder, columns=negatives)
-    with refused("distill_kl learns a teacher's scores, and .* has none: name their column"):
-        tuner_of(triplets, encoder).resolve(configuration('embedding.loss=distill_kl'))
-    with refused('sparse: it is for tasks of kind sparse_embedding, and pairs is of kind emb'):
-        tuner_of(folder / 'pairs.json', encoder).resolve(configuration('sparse.query_weight=1'))
+def changed(task_file, **entries):
+    """A task file, with other entries now."""
+    task_file.write_text(json.dumps(read_json(task_file) | entries))
+    return task_file
+
+
+def test_what_sparse_vectors_lack(folder, encoder):
+    whole = source.read_source(encoder)
     bare = whole.changed(params={'encoder': whole.params['encoder']})
-    without = finetuning.tuner_of(task, bare, configuration().runtime)
+    without = finetuning.tuner_of(folder / 'sparse.json', bare, configuration().runtime)
     with refused('trains the masked-LM head of its source, and .* has none'):
         without.resolve(configuration())
     assert without.resolve(configuration('init=random'))
-
-
-def sparse_task(folder, **entries):
-    """The task of pairs, for sparse vectors."""
-    task = json.loads((folder / 'pairs.json').read_text()) | {'kind': 'sparse_embedding'}
-    (folder / 'sparse.json').write_text(json.dumps(task | entries))
-    return folder / 'sparse.json'
+    negatives = {'anchor': 'query', 'positive': 'colour', 'negatives': 'query'}
+    triplets = tuner_of(changed(folder / 'sparse.json', columns=negatives), encoder)
+    with refused("distill_kl learns a teacher's scores, and .* has none: name their column"):
+        triplets.resolve(configuration('embedding.loss=distill_kl'))
 
 
 def test_a_student_copies_a_teacher(folder, encoder, monkeypatch):
@@ -254,6 +283,26 @@ def test_a_teacher_that_cannot_be(folder, encoder, changes, message):
         ('pairs', ['batch_size=1'], 'batch_size=1: embedding.loss=mult.* raise it'),
         ('pairs', ['runtime.accumulation=2'], 'accumulation=2 cuts .*: set embedding.chunk_size'),
         ('pairs', ['embedding.truncate_dim=64'], 'truncate_dim=64 is beyond the 32 numbers'),
+        ('pairs', ['sparse.query_weight=1'], 'sparse: it is for tasks of kind sparse_embedding, '),
+        ('sparse', ['embedding.pooling=max'], 'pooling=max is for tasks of kind embedding, and '),
+        ('sparse', ['embedding.loss=margin_mse'], 'margin_mse reads triplets, and .* pairs'),
+        (
+            'sparse',
+            ['embedding.loss=margin_mse', 'runtime.accumulation=2', 'batch_size=8'],
+            'accumulation=2 cuts .*: set embedding.chunk_size',
+        ),
+        ('late', ['embedding.truncate_dim=4'], 'truncate_dim=4 is for tasks of kind embedding'),
+        ('sparse', ['embedding.loss=cosine'], 'loss=cosine brings cosines to labels, .*=cosent'),
+        (
+            'late',
+            ['late_interaction.document_length=17'],
+            'rows of 17 tokens, and max_seq_length=16',
+        ),
+        (
+            'late',
+            [*LATE, 'late_interaction.query_length=8'],
+            'query_length=8 is below expansion_length=9',
+        ),
     ],
 )
 def test_what_cannot_be_trained(folder, encoder, task, changes, message):
@@ -261,14 +310,3 @@ def test_what_cannot_be_trained(folder, encoder, task, changes, message):
     tuner = finetuning.tuner_of(folder / f'{task}.json', encoder, config.runtime)
     with refused(message):
         tuner.resolve(config)
-
-
-def test_other_tasks_refuse_its_settings(folder, encoder):
-    columns = {'text': 'query', 'label': 'score'}
-    task = {'kind': 'regression', 'files': {'train': 'train.jsonl', 'dev': 'dev.jsonl'}}
-    (folder / 'number.json').write_text(json.dumps(task | {'columns': columns}))
-    tuner = tuner_of(folder / 'number.json', encoder)
-    with refused(
-        'embedding: it is for tasks of kind embedding, sparse_embedding, late_inter.*, and number'
-    ):
-        tuner.resolve(configuration('embedding.loss=cosine'))
