@@ -38,10 +38,7 @@ def test_each_query_stands_beside_all_other_documents(layout, monkeypatch):
     """As long as a row has place; what has none loses the document's end."""
     tokenizer = wordpiece('abcdefgh')
     monkeypatch.setattr(type(tokenizer), 'layout', layout)
-    added = add_negatives(make_batch(tokenizer), None, RankingConfig('multiple_negatives'))
-    config = RankingConfig('multiple_negatives', num_negatives=99)
-    assert added['input_ids'].shape[:2] == (3, 2 + 4)
-    added = add_negatives(make_batch(tokenizer), None, config)
+    added = add_negatives(make_batch(tokenizer), None, 99)
     for number, query in enumerate(LISTS):
         others = [text for name, texts in LISTS.items() if name != query for text in texts]
         room = 9 - 2 - layout.separators - len(query.split())
@@ -55,11 +52,10 @@ def test_each_query_stands_beside_all_other_documents(layout, monkeypatch):
 
 
 def test_negatives_are_drawn_anew_in_each_step():
-    config = RankingConfig('multiple_negatives', num_negatives=1)
     batch, drawn = make_batch(wordpiece('abcdefgh')), set()
     for step in range(40):
         rng = DropoutRng(jax.random.key(step), np.arange(3, dtype=np.uint32))
-        row = np.asarray(add_negatives(batch, rng, config)['input_ids'][1, -1])
+        row = np.asarray(add_negatives(batch, rng, 1)['input_ids'][1, -1])
         drawn.add(row.tobytes())
     assert len(drawn) == 4  # of the second query, each as likely
 
