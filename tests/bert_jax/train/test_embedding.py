@@ -113,7 +113,7 @@ def stepped(config, mesh: dict | None = None, shards=False, accumulation=1, head
     if isinstance(config, RankingConfig):
         section = head = 'ranking'
         labels = np.random.default_rng(2).integers(0, 3, (ROWS, TEXTS, 1))
-        batch['labels'] = labels.astype(np.float32)
+        batch['labels'] = batch['teacher_scores'] = labels.astype(np.float32)
     model = task_heads.make_model(head, SHAPE, int(head == 'ranking'), 0.0, runtime)
     optimizer = OptimizerConfig('adamw', peak_lr=1e-3, schedule='constant', warmup_steps=0)
     step = make_train_step(

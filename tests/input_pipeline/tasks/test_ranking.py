@@ -14,7 +14,7 @@ from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
 PAIRS = {'query': 'q', 'document': 'd', 'label': 'l'}
-SCORED = {'text_a': 'q', 'text_b': 'd', 'score': 's'}
+SCORED = {'query': 'q', 'document': 'd', 'score': 's'}
 LISTS = {'query': 'q', 'documents': 'ds', 'grades': 'gs'}
 MINED = {'anchor': 'q', 'positive': 'd', 'negatives': 'no'}
 ROW = {'q': 'a b', 'd': 'c', 'l': 1, 's': 3, 'ds': ['d', '', 'e'], 'gs': [2, 0, 1], 'no': ['f']}
@@ -83,7 +83,7 @@ def test_scores_by_hand(task_of, tmp_path):
     # Logits that a sigmoid would make equal.
     pairs = task_of(PAIRS, ROW, ROW | {'l': 0})
     found = pairs.score(pairs.examples('dev'), Predictions({'0': (60.0,), '1': (50.0,)}))
-    assert found['average_precision'] == found['accuracy'] == 1
+    assert found['ap'] == found['accuracy'] == 1
     assert task_of(SCORED, ROW, score_range=[1, 5]).examples('dev')[0].grades == (0.5,)
     test = task_of(PAIRS, {'q': 'a', 'd': 'b'}, split='test_blind')
     assert not test.labelled(test.examples('test_blind'))
@@ -93,13 +93,14 @@ def test_scores_by_hand(task_of, tmp_path):
     'columns, change, message',
     [
         (LISTS, {'ds': ['a']}, '1 documents, and not as many grades'),
+        (LISTS, {'gs': []}, '3 documents, and not as many grades'),
         (LISTS, {'ds': [], 'gs': []}, 'no documents'),
         (LISTS, {'gs': [1, 0, -1]}, 'grades -1 is none of 0 to 100'),
         (LISTS, {'gs': [1, 0, 'nan']}, "'nan' is not finite"),
         (LISTS, {'gs': [1, 1, 0]}, 'an empty document, which only grade 0 may have'),
         (LISTS, {'ds': ['a', 'b'], 'gs': [1, 1]}, '2 documents of one grade have no order'),
         (LISTS, {'ds': ['a'], 'gs': [1]}, '1 documents of one grade'),
-        (LISTS | {'scores': 't'}, {'t': [1, 2]}, '3 documents, and not as many scores'),
+        (LISTS | {'scores': 't'}, {'t': [1, 2]}, '2 scores of a teacher for 3 documents'),
         (LISTS | {'scores': 't'}, {'t': [1, 2, 'inf']}, "'inf' is not finite"),
         (MINED, {'no': []}, '1 documents of one grade'),
         (MINED, {'d': ' '}, 'an empty document'),
