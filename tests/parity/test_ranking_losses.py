@@ -138,7 +138,8 @@ def test_margin_mse():
 def test_multiple_negatives(count, monkeypatch):
     """Of all documents that are not the example's own, or of those that are drawn here."""
     batch = make_batch(present=np.ones_like(PRESENT))
-    drawn = np.asarray(ranking.add_negatives(batch, None, count)['input_ids'][:, C:, 3]) - 100
+    batch = ranking.add_negatives(batch, [1], count)
+    drawn = batch['input_ids'][:, C:, 3] - 100
     assert drawn.shape == (B, min(count, (B - 1) * C))
     # There documents are numbered column by column.
     numbers = torch.tensor(drawn % C * B + drawn // C)

@@ -5,16 +5,15 @@ Owns their formulas, masks and reductions, which are those of sentence-transform
 them reads is configs/model/ranking.py's. A loss is a sum over what it compares, divided by how many
 these are in the whole batch.
 
-Dims: B lists (a query each), C documents of a list, T positions, N = B C documents of a batch, K
-drawn ones.
+Dims: B lists (a query each), C documents of a list, T positions, N documents of a batch, K drawn
+ones.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,13 +22,10 @@ import numpy as np
 from jax import Array
 
 from bert_jax.configs.model.ranking import RankingConfig
-from bert_jax.mesh.sharding import constrain_rows
-from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.losses.distilled_scores import square_margins
-from bert_jax.train.losses.objective import Batch, Objective, make_mean_objective
+from bert_jax.train.losses.objective import Batch, Objective, make_mean_objective, sum_weighted
 
 _NEVER = -1e9  # the logit of what is no candidate; finite, so that a mask makes it 0
-_DRAW = 1 << 29  # folded into a step's key; the sites of dropout are smaller numbers
 _MU = 10.0  # of NDCG-Loss2++ (Wang et al. 2018, section 5.3; lambda_loss.py)
 _TINY = 1e-10  # where nothing is compared, nothing is divided by 0
 _GUESSED = 256  # lists that the loss of guessing is measured on
@@ -44,7 +40,7 @@ class Lists(NamedTuple):
 
     Attributes:
       config: the settings.
-      logits: what the model gives each; with drawn documents [B, C + K].
+      logits: what the model gives each.
       present: whether there is such a document, in a row that counts.
       grades: how relevant it is; 0 where there is none.
       teacher: what another model gives it; 0 where nothing does.
@@ -136,11 +132,11 @@ def _differ(values_BC: Array) -> Array:
 def multiple_negatives(lists: Lists) -> Compared:
     """Return each list's cross-entropy of its first document, by a multiple of the sigmoid.
 
-    multiple_negatives_ranking.py; the logits are those of `_WithNegatives`.
+    multiple_negatives_ranking.py; the lists are those of `add_negatives`.
     """
-    scores_BN = lists.config.scale * jax.nn.sigmoid(lists.logits)
-    scores_BN = jnp.where(lists.logits == -jnp.inf, _NEVER, scores_BN)
-    return jax.nn.logsumexp(scores_BN, axis=1) - scores_BN[:, 0], lists.present[:, 0]
+    scores_BC = lists.config.scale * jax.nn.sigmoid(lists.logits)
+    scores_BC = jnp.where(lists.present, scores_BC, _NEVER)
+    return jax.nn.logsumexp(scores_BC, axis=1) - scores_BC[:, 0], lists.present[:, 0]
 
 
 # By the names of ranking.loss.
@@ -154,69 +150,42 @@ LOSSES: dict[str, Callable[[Lists], Compared]] = {
 }
 
 
-class _WithNegatives(NamedTuple):
-    """A model that reads each query beside drawn documents of other examples too."""
+def add_negatives(
+    batch: Mapping[str, np.ndarray], seed: Sequence[int], count: int
+) -> dict[str, Any]:
+    """Return a batch, each query beside drawn documents of other examples too, of grade 0.
 
-    model: Any
-    count: int
+    Each is as likely, none comes twice; all of them where they are few. Of a document there is what
+    stands beside its own query, and no more than the row has place for.
 
-    def apply(
-        self, variables: Mapping[str, Any], batch: Batch, dropout_rng: DropoutRng | None
-    ) -> Array:
-        """Return the logits [B, C + K, 1], minus infinity where there is no document."""
-        rows = {**batch, **add_negatives(batch, dropout_rng, self.count)}
-        logits_BN1 = self.model.apply(variables, rows, dropout_rng)
-        return jnp.where(rows['input_mask'][..., 1:2] > 0, logits_BN1, -jnp.inf)
-
-
-def add_negatives(batch: Batch, rng: DropoutRng | None, count: int) -> Batch:
-    """Return the rows of a batch, each query beside drawn documents of other examples too.
-
-    Drawn anew in each step, each as likely, none twice; all of them where they are few. Of a
-    document there is what stands beside its own query, and no more than the row has place for.
+    Args:
+      batch: rows [B, C, T] and what is known of them, on the host.
+      seed: names the draw.
+      count: how many are drawn.
     """
-    B, C, T = batch['input_ids'].shape
-    is_other_BN = jnp.arange(B)[:, None] != jnp.arange(B * C)[None] // C
-    is_offered_BN = is_other_BN & find_present(batch).reshape(1, -1)
-    key = jax.random.key(0) if rng is None else rng.key
-    lots_BN = jax.random.uniform(jax.random.fold_in(key, _DRAW), (B, B * C))
-    K = min(count, (B - 1) * C)
-    _, drawn_BK = jax.lax.top_k(jnp.where(is_offered_BN, lots_BN, -1.0), K)
-
-    rows = _pair(batch, drawn_BK)
+    ids_BCT, lengths_BC = batch['input_ids'], batch['input_mask'].sum(-1)
+    B, C, T = ids_BCT.shape
+    K, rows = min(count, (B - 1) * C), dict(batch)
+    for name, array in batch.items():
+        if array.ndim == 3:
+            rows[name] = np.pad(array, ((0, 0), (0, K), (0, 0)))
     # Of what is not there the first token stays, as of any absent document.
-    is_drawn_BK1 = jnp.take_along_axis(is_offered_BN, drawn_BK, 1)[..., None]
-    rows['input_mask'] *= is_drawn_BK1 | (jnp.arange(T) == 0)[None, None]
-    for name, values in rows.items():
-        rows[name] = constrain_rows(jnp.concatenate([batch[name], values], axis=1))
-    return rows
+    rows['input_ids'][:, C:, 0], rows['input_mask'][:, C:, 0] = ids_BCT[0, 0, 0], 1
 
-
-def _pair(batch: Batch, drawn_BK: Array) -> dict[str, Array]:
-    """Return rows [B, K, T] of each query beside documents of the batch, by their numbers [B, K].
-
-    A row ends with a separator, and so does its query.
-    """
-    ids_BCT = batch['input_ids']
-    *_, T = ids_BCT.shape
-    lengths_BC = jnp.sum(batch['input_mask'], -1)
-    last_BC1 = jnp.take_along_axis(ids_BCT, lengths_BC[..., None] - 1, 2)
-    ends_BC = 1 + jnp.argmax(ids_BCT[..., 1:] == last_BC1, axis=-1)
-
-    # Behind the query's positions come those of the document's own row.
-    end_B11 = ends_BC[:, :1, None]
-    begins_BK1 = ends_BC.reshape(-1)[drawn_BK][..., None]
-    stops_BK1 = lengths_BC.reshape(-1)[drawn_BK][..., None]
-    sizes_BK1 = jnp.minimum(end_B11 + stops_BK1 - begins_BK1, T)
-    places_11T = jnp.arange(T)[None, None]
-    read_BKT = places_11T - end_B11 + begins_BK1
-    read_BKT = jnp.where(places_11T == sizes_BK1 - 1, stops_BK1 - 1, read_BKT)
-    rows = {}
-    for name in ('input_ids', 'input_mask', 'segment_ids'):
-        documents_BKT = batch[name].reshape(-1, T)[drawn_BK]
-        taken_BKT = jnp.take_along_axis(documents_BKT, read_BKT, 2, mode='clip')
-        both_BKT = jnp.where(places_11T < end_B11, batch[name][:, :1], taken_BKT)
-        rows[name] = both_BKT * (places_11T < sizes_BK1)
+    # A row ends with a separator, and so does its query.
+    last_BC1 = np.take_along_axis(ids_BCT, lengths_BC[..., None] - 1, 2)
+    ends_BC = 1 + np.argmax(ids_BCT[..., 1:] == last_BC1, axis=-1)
+    documents = np.argwhere(lengths_BC > 1).tolist()
+    lots_BN = np.random.Philox(seed).random_raw(B * len(documents)).reshape(B, -1)
+    for b in range(B):
+        drawn = [documents[n] for n in lots_BN[b].argsort() if documents[n][0] != b]
+        for k, (other, c) in enumerate(drawn[:K]):
+            query, document = slice(ends_BC[b, 0]), slice(ends_BC[other, c], lengths_BC[other, c])
+            for name in ('input_ids', 'input_mask', 'segment_ids'):
+                row = np.append(batch[name][b, 0, query], batch[name][other, c, document])
+                size = min(len(row), T)
+                rows[name][b, C + k, :size] = row[:size]
+                rows[name][b, C + k, size - 1] = row[-1]
     return rows
 
 
@@ -238,7 +207,11 @@ def make_ranking_objective(model: Any, config: RankingConfig) -> Objective:
       model: gives logits [B, C, 1] of rows [B, C, T].
       config: which loss.
     """
-    in_batch = config.reads.in_batch
+
+    def prepare(batch: Mapping[str, np.ndarray], seed: Sequence[int]) -> dict[str, Any]:
+        if config.reads.in_batch:
+            return add_negatives(batch, seed, config.num_negatives)
+        return dict(batch)
 
     def compare(logits_BC1: Array, batch: Batch) -> Compared:
         given = (array[..., 0] for array in (batch['labels'], batch['teacher_scores']))
@@ -249,11 +222,10 @@ def make_ranking_objective(model: Any, config: RankingConfig) -> Objective:
         guess: Callable[[Batch], Array], features: Mapping[str, np.ndarray], batch_size: int
     ) -> float:
         """Return the loss that some logits have on the first examples."""
-        first = batch_size if in_batch else _GUESSED
-        rows = {name: jnp.asarray(array[:first]) for name, array in features.items()}
-        rows['example_weights'] = jnp.ones(len(rows['labels']))
-        guesser = SimpleNamespace(apply=lambda variables, batch, rng: guess(batch))
-        total, count = make_ranking_objective(guesser, config).sums({}, rows, None)['loss']
+        first = batch_size if config.reads.in_batch else _GUESSED
+        rows = prepare({name: array[:first] for name, array in features.items()}, [0])
+        rows['example_weights'] = np.ones(len(rows['labels']), np.float32)
+        total, count = sum_weighted(*compare(guess(rows), rows))
         return float(total / count)
 
     least = None
@@ -261,15 +233,16 @@ def make_ranking_objective(model: Any, config: RankingConfig) -> Objective:
         least = functools.partial(evaluate, lambda batch: batch['labels'])
     # What is compared hangs on no logits.
     objective = make_mean_objective(
-        _WithNegatives(model, config.num_negatives) if in_batch else model,
+        model,
         lambda logits_BC1, batch: {'loss': compare(logits_BC1, batch)[0]},
         lambda batch: compare(batch['labels'], batch)[1],
     )
     return Objective(
         objective.sums,
         objective.weights,
-        config.whole_batch,
+        config.k is not None,
         functools.partial(evaluate, functools.partial(guess_alike, config)),
-        in_batch,
+        config.reads.in_batch,
         least,
+        prepare=prepare,
     )
