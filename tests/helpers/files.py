@@ -39,3 +39,15 @@ def write_beir(
     rows = ('\t'.join(map(str, row)) for row in judged)
     write_lines(folder / f'qrels/{split}.tsv', ['query-id\tcorpus-id\tscore', *rows])
     return str(folder)
+
+
+def write_task(
+    folder: pathlib.Path, kind: str, splits: Mapping[str, tuple[Any, Iterable[Any]]], **entries: Any
+) -> str:
+    """Writes a task file with entries of its own, and the (columns, records) of each split."""
+    files = {}
+    for split, (columns, records) in splits.items():
+        write_jsonl(folder / f'{split}.jsonl', records)
+        files[split] = {'file': f'{split}.jsonl', 'columns': columns}
+    (folder / 'task.json').write_text(json.dumps({'kind': kind, 'files': files} | entries))
+    return str(folder / 'task.json')

@@ -108,7 +108,6 @@ def test_binary_cross_entropy():
         ({'loss': 'lambda'}, losses.LambdaLoss),
         ({'loss': 'lambda', 'k': 2}, lambda model: losses.LambdaLoss(model, k=2)),
         ({'loss': 'ranknet'}, losses.RankNetLoss),
-        ({'loss': 'ranknet', 'k': 1}, lambda model: losses.RankNetLoss(model, k=1)),
     ],
 )
 def test_lists(settings, make):

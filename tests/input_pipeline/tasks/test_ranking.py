@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from bert_jax.configs.model.ranking import RankingConfig
 from bert_jax.input_pipeline.tasks.base import Predictions
 from bert_jax.input_pipeline.tasks.load_task import load_task
+from tests.helpers.files import write_task
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -26,12 +26,7 @@ def task_of(tmp_path):
     """Makes a task of one split of records."""
 
     def make(columns, *records, split='dev', **entries):
-        (tmp_path / 'file.jsonl').write_text('\n'.join(map(json.dumps, records)))
-        files = {split: {'file': 'file.jsonl', 'columns': columns}}
-        (tmp_path / 'rank.json').write_text(
-            json.dumps({'kind': 'ranking', 'files': files} | entries)
-        )
-        return load_task(str(tmp_path / 'rank.json'))
+        return load_task(write_task(tmp_path, 'ranking', {split: (columns, records)}, **entries))
 
     return make
 
@@ -106,7 +101,7 @@ def test_scores_by_hand(task_of, tmp_path):
 def test_a_bad_row_is_refused_with_its_line(task_of, columns, change, message):
     entries = {'score_range': [1, 5]} if columns is SCORED else {}
     task = task_of(columns, {**ROW, 'gs': [1, 0, 2]}, ROW | change, **entries)
-    with refused(f'file.jsonl:2: {message}'):
+    with refused(f'dev.jsonl:2: {message}'):
         task.examples('dev')
 
 
@@ -121,9 +116,9 @@ def test_columns_that_are_no_task(task_of):
     'settings, columns, message',
     [
         ({'loss': 'lambda'}, PAIRS, 'loss=lambda reads lists and triplets, .* labelled pairs'),
-        ({'loss': 'lambda'}, LISTS, 'file.jsonl:2: 2 documents of one grade have no order'),
-        ({}, LISTS, 'file.jsonl:1: .*entropy reads no grade above 1'),
-        ({'loss': 'margin_mse'}, MINED, 'file.jsonl:1: .*which margin_mse alone reads'),
+        ({'loss': 'lambda'}, LISTS, 'train.jsonl:2: 2 documents of one grade have no order'),
+        ({}, LISTS, 'train.jsonl:1: .*entropy reads no grade above 1'),
+        ({'loss': 'margin_mse'}, MINED, 'train.jsonl:1: .*which margin_mse alone reads'),
     ],
 )
 def test_a_loss_refuses_what_it_cannot_learn_from(task_of, settings, columns, message):
@@ -131,7 +126,12 @@ def test_a_loss_refuses_what_it_cannot_learn_from(task_of, settings, columns, me
     task = task_of(columns, ROW, tied, split='train')
     with refused(message):
         task.check_loss(RankingConfig(**settings), task.examples('train'))
+
+
+def test_settings_that_do_not_go_together():
     with refused('RankingConfig.k=3: must be left out: loss=margin_mse has none'):
         RankingConfig(loss='margin_mse', k=3)
-    with refused('multiple_negatives compares the examples of a batch of 1'):
+    with refused('batch_size=1: .* draws documents of other examples of the batch: raise it'):
         RankingConfig(loss='multiple_negatives').check_batch(1, 1)
+    with refused('accumulation=2 cuts the batch that ranking.k=3 counts in'):
+        RankingConfig(loss='lambda', k=3).check_batch(4, 2)

@@ -15,7 +15,7 @@ from bert_jax.launch.nearest import FindNearest
 from bert_jax.runs.finetuning import evaluation
 from tests.helpers import finetuning
 from tests.helpers.encoder import ENCODER_WORDS
-from tests.helpers.files import write_beir, write_jsonl, write_lines
+from tests.helpers.files import write_beir, write_lines, write_task
 from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -35,12 +35,9 @@ def folder(tmp_path):
     for number in rng.integers(6, size=60):
         other = COLOURS[(number + 1 + rng.integers(5)) % 6]
         rows.append({'q': f'the {KINDS[number]}', 'd': COLOURS[number], 'no': [other, 'the']})
-    write_jsonl(tmp_path / 'train.jsonl', rows[:48])
-    write_jsonl(tmp_path / 'dev.jsonl', rows[48:])
-    pairs, files = {'anchor': 'q', 'positive': 'd'}, {}
-    for split, columns in {'train': pairs, 'dev': pairs | {'negatives': 'no'}}.items():
-        files[split] = {'file': f'{split}.jsonl', 'columns': columns}
-    (tmp_path / 'rank.json').write_text(json.dumps({'kind': 'ranking', 'files': files}))
+    pairs = {'anchor': 'q', 'positive': 'd'}
+    splits = {'train': (pairs, rows[:48]), 'dev': (pairs | {'negatives': 'no'}, rows[48:])}
+    write_task(tmp_path, 'ranking', splits)
     write_lines(tmp_path / 'colours.txt', COLOURS)
     corpus = {f'c{number}': text for number, text in enumerate(COLOURS)}
     queries = {f'q{number}': f'the {text}' for number, text in enumerate(KINDS)}
@@ -54,7 +51,7 @@ def folder(tmp_path):
 def test_a_run_learns_ranks_and_reads_again(folder, encoder, capsys):
     run, config = str(folder / 'run'), apply(choose_recipe('rank', 'ranking'), SETTINGS)
     config = apply(config, ['ranking.loss=multiple_negatives', 'ranking.num_negatives=3'])
-    tuner = finetuning.tuner_of(folder / 'rank.json', encoder, config.runtime)
+    tuner = finetuning.tuner_of(folder / 'task.json', encoder, config.runtime)
     result, _ = tuner.run(config, run)
     assert result['metrics']['ndcg@10'] == 1 and not result['failed']
     assert result['chance_loss'] == pytest.approx(np.log(4), rel=1e-4)
@@ -99,6 +96,6 @@ def test_a_run_learns_ranks_and_reads_again(folder, encoder, capsys):
 
 def test_a_run_refuses_what_it_would_not_read(folder, encoder):
     recipe = choose_recipe('rank', 'ranking')
-    tuner = finetuning.tuner_of(folder / 'rank.json', encoder, recipe.runtime)
-    with refused('embedding: it is for tasks of kind embedding, .*, and rank is of kind ranking'):
+    tuner = finetuning.tuner_of(folder / 'task.json', encoder, recipe.runtime)
+    with refused('embedding: it is for tasks of kind embedding, .*, and task is of kind ranking'):
         tuner.resolve(apply(recipe, ['max_seq_length=16', 'embedding.loss=cosent']))
