@@ -342,6 +342,7 @@ class EvaluateReranking(_OfRanking):
 
     def __call__(self) -> EvaluateResult:
         """Return the scores before and after."""
+        self.check_output()
         from bert_jax.inference.reranker import Reranker
 
         return self.score(self.candidates, Reranker(self.rerank, self.depth))
