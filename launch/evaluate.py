@@ -299,12 +299,14 @@ class _OfRanking(WithIntervals):
     retrieval: str
     split: str = 'test'
 
-    def score(self, path: str, reranker: Any = None) -> EvaluateResult:
+    def score(self, path: str, rerank: str = '', depth: int = 0) -> EvaluateResult:
         """Return the scores of a ranking's documents; of what reads them again those after it."""
         self.check_output()
+        from bert_jax.inference.reranker import Reranker
         from bert_jax.runs.vector_evaluation import evaluate_run
         from bert_jax.runs.workdir.results import EvaluateResult
 
+        reranker = Reranker(rerank, depth) if rerank else None
         drawn = self.bootstrap, self.bootstrap_seed
         report = evaluate_run(path, self.retrieval, self.split, *drawn, reranker)
         self.write_output(report)
@@ -342,10 +344,7 @@ class EvaluateReranking(_OfRanking):
 
     def __call__(self) -> EvaluateResult:
         """Return the scores before and after."""
-        self.check_output()
-        from bert_jax.inference.reranker import Reranker
-
-        return self.score(self.candidates, Reranker(self.rerank, self.depth))
+        return self.score(self.candidates, self.rerank, self.depth)
 
 
 @dataclass(frozen=True, kw_only=True)

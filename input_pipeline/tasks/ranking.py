@@ -277,10 +277,10 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     for layout, (of_layout, _) in LAYOUTS.items():
         if columns == {frozenset(of_layout)}:
             return layout
-    known = ', or '.join(' '.join(layout.columns) for layout in LAYOUTS.values())
+    spellings = ', or '.join(' '.join(layout.columns) for layout in LAYOUTS.values())
     raise UserError(
-        f'task {name}: files.{split}: "columns" must be {known}, the same in each file; and scores'
-        ' and id'
+        f'task {name}: files.{split}: "columns" must be {spellings}, the same in each file; and'
+        ' scores and id'
     )
 
 
