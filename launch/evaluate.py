@@ -276,10 +276,11 @@ class EvaluateRetrieval(_Vectors):
 
     def score(self, embed: Any, **measured: Any) -> dict[str, Any]:
         """Return nDCG and others, as sentence-transformers and trec_eval have them."""
-        from bert_jax.runs.vector_evaluation import Reread, evaluate_retrieval
+        from bert_jax.inference.reranker import Reranker
+        from bert_jax.runs.vector_evaluation import evaluate_retrieval
 
-        reread = Reread.load(self.rerank, self.depth or 100) if self.rerank else None
-        return evaluate_retrieval(embed, self.retrieval, self.split, **measured, reread=reread)
+        reranker = Reranker(self.rerank, self.depth or 100) if self.rerank else None
+        return evaluate_retrieval(embed, self.retrieval, self.split, **measured, reranker=reranker)
 
     def name_data(self) -> str:
         """Return the folder's name and the split."""
@@ -298,15 +299,16 @@ class _OfRanking(WithIntervals):
     retrieval: str
     split: str = 'test'
 
-    def score(self, path: str, rerank: str | None = None, depth: int = 100) -> EvaluateResult:
+    def score(self, path: str, rerank: str = '', depth: int = 0) -> EvaluateResult:
         """Return the scores of a ranking's documents; of what reads them again those after it."""
         self.check_output()
-        from bert_jax.runs.vector_evaluation import Reread, evaluate_run
+        from bert_jax.inference.reranker import Reranker
+        from bert_jax.runs.vector_evaluation import evaluate_run
         from bert_jax.runs.workdir.results import EvaluateResult
 
-        reread = Reread.load(rerank, depth) if rerank else None
-        of_set = self.retrieval, self.split
-        report = evaluate_run(path, *of_set, self.bootstrap, self.bootstrap_seed, reread)
+        reranker = Reranker(rerank, depth) if rerank else None
+        drawn = self.bootstrap, self.bootstrap_seed
+        report = evaluate_run(path, self.retrieval, self.split, *drawn, reranker)
         self.write_output(report)
         return EvaluateResult('', report)
 

@@ -10,7 +10,6 @@ Owns the order of documents by their scores. What scores pairs is a `Scorer`: he
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -94,34 +93,32 @@ def rank(
     return ranked
 
 
-def score_pairs(
-    scorer: Scorer,
-    queries: Mapping[str, str],
-    documents: Mapping[str, str],
-    rankings: Mapping[str, Sequence[str]],
-    depth: int,
-) -> dict[str, dict[str, float]]:
-    """Return the numbers of the first documents of rankings, {query's id: {document's id: number}}.
+class Reranker:
+    """A model that reads the first documents of rankings again."""
 
-    Args:
-      scorer: what reads them.
-      queries: id -> text.
-      documents: id -> text.
-      rankings: a query's id -> ids of documents, the best first; a query may have none.
-      depth: how many of them are read.
-    """
-    first = {query: rankings.get(query, ())[:depth] for query in queries}
+    def __init__(self, name: str, depth: int = 100):
+        """Load it, any source of --init_from; it reads `depth` documents of each ranking."""
+        self.name, self.depth, self._scorer = name, depth, load_scorer(name)
 
-    def iterate_pairs() -> Iterator[tuple[str, str]]:
+    def score(
+        self,
+        queries: Mapping[str, str],
+        documents: Mapping[str, str],
+        rankings: Mapping[str, Sequence[str]],
+    ) -> dict[str, dict[str, float]]:
+        """Return {query's id: {document's id: number}} of the first documents of rankings.
+
+        Args:
+          queries: id -> text.
+          documents: id -> text.
+          rankings: a query's id -> ids of documents, the best first; a query may have none.
+        """
+        first = {query: rankings.get(query, ())[: self.depth] for query in queries}
+        pairs: list[tuple[str, str]] = []
         for query, names in first.items():
-            for name in names:
-                yield queries[query], documents[name]
-
-    logits = _iterate_finite(scorer, iterate_pairs())
-    scores = {}
-    for query, names in first.items():
-        scores[query] = dict(zip(names, itertools.islice(logits, len(names)), strict=True))
-    return scores
+            pairs += [(queries[query], documents[name]) for name in names]
+        logits = _iterate_finite(self._scorer, pairs)
+        return {query: dict(zip(names, logits)) for query, names in first.items()}
 
 
 def _iterate_finite(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:

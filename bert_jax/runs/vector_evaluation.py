@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bert_jax.configs.errors import UserError
 from bert_jax.configs.model.sentence import Similarity
-from bert_jax.inference.reranker import Scorer, load_scorer, score_pairs
+from bert_jax.inference.reranker import Reranker
 from bert_jax.inference.semantic_search import nearest
 from bert_jax.input_pipeline.tasks import beir, similarity
 from bert_jax.input_pipeline.tasks.task_metrics import bootstrap
@@ -34,19 +34,6 @@ Report = dict[str, Any]
 DRAWS = 1000
 
 
-class Reread(NamedTuple):
-    """What reads the first `depth` documents of a ranking again, and its name."""
-
-    scorer: Scorer
-    name: str = ''
-    depth: int = 100
-
-    @classmethod
-    def load(cls, name: str, depth: int) -> Reread:
-        """Load a model that scores pairs. UserError where it scores none."""
-        return cls(load_scorer(name), name, depth)
-
-
 def evaluate_retrieval(
     embedder: Embedder,
     folder: str,
@@ -54,7 +41,7 @@ def evaluate_retrieval(
     compare: Similarity = 'cosine',
     draws: int = DRAWS,
     seed: int = 0,
-    reread: Reread | None = None,
+    reranker: Reranker | None = None,
 ) -> Report:
     """Search the corpus of a folder in BEIR's layout for each query; return the scores.
 
@@ -68,7 +55,7 @@ def evaluate_retrieval(
       compare: how vectors are compared.
       draws: of the bootstrap over queries; 0 gives no intervals.
       seed: of the draws.
-      reread: what puts the nearest documents in an order of its own; None: nothing.
+      reranker: what puts the nearest documents in an order of its own; None: nothing.
 
     Raises:
       UserError: a file is not as expected, or has an id that does not fit.
@@ -78,14 +65,14 @@ def evaluate_retrieval(
     ids = beir.sort_ties(given.documents, beir.is_graded(given.grades))
     documents = _embed_once(embedder, [given.documents[name] for name in ids], 'document', compare)
     queries = _embed_once(embedder, list(given.queries.values()), 'query', compare)
-    depth = max(beir.DEPTH, reread.depth if reread else 0)
+    depth = max(beir.DEPTH, reranker.depth if reranker else 0)
     _, indices_QK = nearest(queries, documents, depth)
     rankings = {
         query: [ids[index] for index in indices_K]
         for query, indices_K in zip(given.queries, indices_QK)
     }
     report: Report = {'task': 'retrieval', 'data': folder, 'split': split}
-    report |= _score_rankings(rankings, given, draws, seed, reread) | {'similarity': compare}
+    report |= _score_rankings(rankings, given, draws, seed, reranker) | {'similarity': compare}
     for side, vectors in (('query', queries), ('corpus', documents)):
         for name, value in vectors.describe().items():
             report['metrics'][f'{side}_{name}'] = value
@@ -98,7 +85,7 @@ def evaluate_run(
     split: str = 'test',
     draws: int = DRAWS,
     seed: int = 0,
-    reread: Reread | None = None,
+    reranker: Reranker | None = None,
 ) -> Report:
     """Score anyone's ranking, a run in TREC's format; arguments as of `evaluate_retrieval`.
 
@@ -116,11 +103,11 @@ def evaluate_run(
         if of_run.isdisjoint(here):
             raise UserError(f'{path}: none of its {what} is in {folder}: name a ranking of these')
     strange = sorted(documents - given.documents.keys())
-    if reread is not None and strange:
+    if reranker is not None and strange:
         raise UserError(f'{path}: document {strange[0]!r} is not in {folder}, to be read again')
     rankings = {query: beir.ranked(scores, graded) for query, scores in run.items()}
     report = {'task': 'retrieval', 'data': folder, 'split': split}
-    report |= _score_rankings(rankings, given, draws, seed, reread)
+    report |= _score_rankings(rankings, given, draws, seed, reranker)
     return report | {'predictions': path}
 
 
@@ -220,23 +207,25 @@ def _score_rankings(
     given: beir.RetrievalSet,
     draws: int,
     seed: int,
-    reread: Reread | None = None,
+    reranker: Reranker | None = None,
 ) -> Report:
     """Return the scores of rankings; of what reads them again those after it, and `before`."""
     values = beir.scores(rankings, given.grades)
     report = _score_means('ndcg@10', values, draws, seed)
     report |= {'examples': len(given.queries), 'documents': len(given.documents)}
-    if reread is None:
+    if reranker is None:
         return report
-    scores = score_pairs(reread.scorer, given.queries, given.documents, rankings, reread.depth)
+    scores = reranker.score(given.queries, given.documents, rankings)
     graded, after = beir.is_graded(given.grades), {}
     for query, of_query in scores.items():
         # What is not read stays behind, as it was.
-        after[query] = beir.ranked(of_query, graded) + list(rankings.get(query, ()))[reread.depth :]
+        after[query] = (
+            beir.ranked(of_query, graded) + list(rankings.get(query, ()))[reranker.depth :]
+        )
     return _score_rankings(after, given, draws, seed) | {
         'before': {name: report[name] for name in ('metrics', 'intervals')},
-        'rerank': reread.name,
-        'depth': reread.depth,
+        'rerank': reranker.name,
+        'depth': reranker.depth,
         'without_candidates': sum(not of_query for of_query in scores.values()),
     }
 

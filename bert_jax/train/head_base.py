@@ -39,17 +39,20 @@ class Part(NamedTuple):
       path: how the paths of its arrays begin in our tree.
       of_task: whether the task says how many outputs they have, by its labels or settings.
       goes_on: whether a task goes on with those of its source.
+      of_words: whether they give a number to each entry of the vocabulary at every position: a
+        task cannot begin without those of its source.
     """
 
     path: str
     of_task: bool = False
     goes_on: bool = False
+    of_words: bool = False
 
 
 PARTS = {
     'pooler': Part('encoder/pooler/'),
     'head': Part('head/', goes_on=True),
-    'mlm': Part('mlm/', goes_on=True),
+    'mlm': Part('mlm/', goes_on=True, of_words=True),
     'nsp': Part('nsp/'),
     'detection': Part('detection/'),
     'classifier': Part('classifier/', of_task=True),

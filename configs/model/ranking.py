@@ -91,11 +91,6 @@ class RankingConfig(Section):
         """Return what the loss reads."""
         return LOSSES[self.loss]
 
-    @property
-    def whole_batch(self) -> bool:
-        """Tell whether the loss of an example depends on others, so that no batch can be cut."""
-        return self.reads.in_batch or self.k is not None
-
     def check(self) -> None:
         """Raise UserError where a setting is given that the loss does not read."""
         for name in ('pos_weight', 'k', 'num_negatives', 'scale'):
@@ -105,8 +100,13 @@ class RankingConfig(Section):
 
     def check_batch(self, batch_size: int, accumulation: int) -> None:
         """Raise UserError where a batch of that size cannot be computed so."""
-        if self.whole_batch and (batch_size < 2 or accumulation > 1):
+        if self.reads.in_batch and batch_size < 2:
             raise UserError(
-                f'ranking.loss={self.loss} compares the examples of a batch of {batch_size}: set'
-                ' batch_size to 2 or more, and runtime.accumulation to 1'
+                f'batch_size={batch_size}: ranking.loss={self.loss} draws documents of other'
+                ' examples of the batch: raise it'
+            )
+        if self.k is not None and accumulation > 1:
+            raise UserError(
+                f'runtime.accumulation={accumulation} cuts the batch that ranking.k={self.k} counts'
+                ' in: set it to 1'
             )

@@ -223,17 +223,10 @@ class EmbeddingTask(Task[EmbeddingExample]):
                     f'{line}: the score {score:g} is not within "score_range" [{low:g}, {high:g}]'
                 )
             label = (score - low) / (high - low)
-        example = EmbeddingExample(name, layout, tuple(texts), label)
         if 'scores' not in row:
-            return example
-        given = row['scores'] if isinstance(row['scores'], list) else [row['scores']]
-        scores = [parse_number(score, line) for score in given]
-        if len(scores) != len(texts) - 1:
-            raise UserError(
-                f'{line}: {len(scores)} scores of a teacher for {len(texts) - 1} documents: give'
-                ' one for each, that of the positive first'
-            )
-        return TaughtExample(name, layout, tuple(texts), label, tuple(scores))
+            return EmbeddingExample(name, layout, tuple(texts), label)
+        scores = read_teacher(row, len(texts) - 1, line)
+        return TaughtExample(name, layout, tuple(texts), label, scores)
 
     def features(
         self, examples: Sequence[EmbeddingExample], tokenizer: Any, max_seq_length: int
@@ -369,6 +362,19 @@ def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
     if len(of_tables) > 1:
         raise UserError(f'task {name}: files.{split} mixes {" and ".join(sorted(of_tables))}')
     return of_tables.pop()
+
+
+def read_teacher(row: Mapping[str, Any], count: int, line: str) -> tuple[float, ...]:
+    """Return a teacher's scores of the documents of a row, as many as they are; () without any."""
+    if 'scores' not in row:
+        return ()
+    given = row['scores'] if isinstance(row['scores'], list) else [row['scores']]
+    if len(given) != count:
+        raise UserError(
+            f'{line}: {len(given)} scores of a teacher for {count} documents: give one for each,'
+            ' in their order, a positive first'
+        )
+    return tuple(parse_number(score, line) for score in given)
 
 
 def find_range(file: TaskFile, is_scored: bool) -> tuple[float, float]:

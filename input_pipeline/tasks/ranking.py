@@ -26,25 +26,20 @@ from bert_jax.input_pipeline.tasks.base import (
     list_answers,
     parse_number,
 )
-from bert_jax.input_pipeline.tasks.embedding import find_range
+from bert_jax.input_pipeline.tasks.embedding import Layout, find_range, read_teacher
 from bert_jax.input_pipeline.tasks.features import make_listed_rows
 from bert_jax.input_pipeline.tasks.similarity import correlate_scores, matches
 from bert_jax.input_pipeline.tasks.task_file import TaskFile
 from bert_jax.input_pipeline.text.tables import Table
 
 _RANKED, _SCORED = ('ndcg@10', 'mrr@10', 'map@100'), ('spearman', 'pearson')
-# What examples are, by the columns of a split but for id and scores; and their metrics, if any.
 LAYOUTS = {
-    'query document label': ('labelled pairs', ('average_precision', 'accuracy', 'f1')),
-    'query document score': ('scored pairs', _SCORED),
-    'text_a text_b score': ('scored pairs', _SCORED),
-    'query documents grades': ('lists', _RANKED),
-    'anchor positive negatives': ('triplets', _RANKED),
-    'anchor positive': ('pairs', ()),
+    'labelled pairs': Layout(('query', 'document', 'label'), ('ap', 'accuracy', 'f1')),
+    'scored pairs': Layout(('query', 'document', 'score'), _SCORED),
+    'lists': Layout(('query', 'documents', 'grades'), _RANKED),
+    'triplets': Layout(('anchor', 'positive', 'negatives'), _RANKED),
+    'pairs': Layout(('anchor', 'positive')),
 }
-METRICS = dict(LAYOUTS.values())
-_QUERIES = ('query', 'text_a', 'anchor')
-_DOCUMENTS = ('document', 'text_b', 'positive', 'documents', 'negatives')
 _MOST = 100.0  # a gain is a power of two, and 32 bits must hold the sum of a list
 
 
@@ -108,24 +103,25 @@ class RankingTask(Task[RankingExample]):
     @classmethod
     def from_task_file(cls, file: TaskFile) -> RankingTask:
         """Make a task of rankings, each split with the layout that its columns have."""
-        roles = dict.fromkeys([*' '.join(LAYOUTS).split(), 'scores', 'id'], False)
+        roles = {'scores': False, 'id': False}
+        for layout in LAYOUTS.values():
+            roles |= dict.fromkeys(layout.columns, False)
         files = file.tables(roles, ('score_range',), lists=cls.list_columns)
-        kinds = {split: _find_layout(file.name, split, files[split]) for split in files}
+        layouts = {split: _find_layout(file.name, split, files[split]) for split in files}
         scored = 'dev' if 'dev' in files else 'test'
-        _, metrics = kinds.get(scored, ('lists', _RANKED))
+        metrics = LAYOUTS[layouts.get(scored, 'lists')].metrics
         if not metrics:
             raise UserError(
                 f'task {file.name}: pairs without negatives have no score: give files.{scored}'
                 ' negatives, as bert-nearest --mine writes them'
             )
-        layouts = {split: layout for split, (layout, _) in kinds.items()}
         score_range = find_range(file, 'scored pairs' in layouts.values())
         return cls(file.name, layouts, metrics, files, score_range)
 
     def _read_examples(self, split: str) -> list[RankingExample]:
         layout = self.layouts[split]
         examples = [self._make_example(layout, *row) for row in self._iterate_rows(split)]
-        if split != 'train' and METRICS[layout] == _RANKED:
+        if split != 'train' and LAYOUTS[layout].metrics == _RANKED:
             for example in examples:
                 _check_order(example)
         return examples
@@ -133,43 +129,42 @@ class RankingTask(Task[RankingExample]):
     def _make_example(
         self, layout: str, name: str, row: dict[str, Any], line: str
     ) -> RankingExample:
-        query = next(row[role] for role in _QUERIES if role in row)
-        documents: list[str] = []
-        for role in _DOCUMENTS:
+        query, documents = row['anchor' if 'anchor' in row else 'query'], list[str]()
+        for role in ('document', 'documents', 'positive', 'negatives'):
             documents += _listed(row.get(role, []))
         grades, count = self._read_grades(row, line), len(documents)
-        scores = tuple(parse_number(score, line) for score in row.get('scores', ()))
 
         # Nothing answers a query, but an empty document may be in a collection.
         empty = [grade for text, grade in zip(documents, grades or ()) if not text.strip()]
         faults = {
             'no documents': not documents,
             'an empty query': not query.strip(),
-            f'{count} documents, and not as many grades': grades and len(grades) != count,
-            f'{count} documents, and not as many scores': 'scores' in row and len(scores) != count,
+            f'{count} documents, and not as many grades': grades is not None
+            and len(grades) != count,
             'an empty document, which only grade 0 may have': any(empty),
         }
         for fault, is_there in faults.items():
             if is_there:
                 raise UserError(f'{line}: {fault}: mend or delete the row')
-        return RankingExample(name, layout, query, tuple(documents), grades, scores, line)
+        teacher = read_teacher(row, count, line)
+        return RankingExample(name, layout, query, tuple(documents), grades, teacher, line)
 
     def _read_grades(self, row: dict[str, Any], line: str) -> tuple[float, ...] | None:
         """Return the grade of each document; None where they are unknown."""
         if 'anchor' in row:
             return 1.0, *[0.0] * len(_listed(row.get('negatives', [])))
         ranges = {'label': (0.0, 1.0), 'score': self.score_range, 'grades': (0.0, _MOST)}
-        for role, (low, high) in ranges.items():
-            grades = [parse_number(grade, line) for grade in _listed(row.get(role, []))]
+        for role in ranges.keys() & row.keys():
+            low, high = ranges[role]
+            grades = [parse_number(grade, line) for grade in _listed(row[role])]
             for grade in grades:
                 if not low <= grade <= high or (role == 'label' and grade % 1):
                     raise UserError(
                         f'{line}: {role} {grade:g} is none of {low:g} to {high:g}: a label is 0'
                         ' or 1, a score within "score_range", classes are of kind pair'
                     )
-            if role in row:
-                span = high - low if role == 'score' else 1.0
-                return tuple((grade - low) / span for grade in grades)
+            span = high - low if role == 'score' else 1.0
+            return tuple((grade - low) / span for grade in grades)
         return None
 
     def check_loss(self, config: RankingConfig, examples: Sequence[RankingExample]) -> None:
@@ -204,24 +199,24 @@ class RankingTask(Task[RankingExample]):
         queries, lists = [e.query for e in examples], [e.documents for e in examples]
         features = make_listed_rows(queries, lists, tokenizer, max_seq_length)
         N, C, _ = features['input_ids'].shape
-        for name in ('labels', 'teacher_scores'):
-            features[name] = np.zeros((N, C, 1), np.float32)
+        labels, teacher = np.zeros((2, N, C, 1), np.float32)
         texts, numbers = np.zeros((N, 1 + C, 1), np.int64), dict[str, int]()
         for n, example in enumerate(examples):
             count = len(example.documents)
-            features['labels'][n, :count, 0] = example.grades or 0
-            features['teacher_scores'][n, :count, 0] = example.scores or 0
-            of_row = [numbers.setdefault(t, len(numbers)) for t in (example.query, *lists[n])]
-            # What is not there is equal to nothing of another example.
-            texts[n, :, 0] = of_row + of_row[:1] * (C - count)
-        return features | {'text_numbers': texts}
+            labels[n, :count, 0] = example.grades or 0
+            teacher[n, :count, 0] = example.scores or 0
+            # What is not there is equal to the query, and to nothing of another example.
+            texts[n] = numbers.setdefault(example.query, len(numbers))
+            for c, text in enumerate(example.documents, start=1):
+                texts[n, c] = numbers.setdefault(text, len(numbers))
+        return features | {'labels': labels, 'teacher_scores': teacher, 'text_numbers': texts}
 
     def decode(
         self, examples: Sequence[RankingExample], features: Arrays, outputs: Arrays
     ) -> Predictions:
         """Return the logits of each example's documents, before any sigmoid."""
         answers = {}
-        for example, logits_C in zip(examples, outputs['logits'].tolist(), strict=True):
+        for example, logits_C in zip(examples, outputs['logits'].tolist()):
             answers[example.id] = tuple(logits_C[: len(example.documents)])
         return Predictions(answers)
 
@@ -237,7 +232,7 @@ class RankingTask(Task[RankingExample]):
 
     def labelled(self, examples: Sequence[RankingExample]) -> bool:
         """Tell whether these examples have grades, and can be scored."""
-        return all(example.grades and METRICS[example.layout] for example in examples)
+        return all(example.grades and LAYOUTS[example.layout].metrics for example in examples)
 
     def score(
         self, examples: Sequence[RankingExample], predictions: Predictions
@@ -256,17 +251,14 @@ class RankingTask(Task[RankingExample]):
                     f'task {self.name}: {len(logits)} predictions for the'
                     f' {len(example.documents)} documents of {example.id!r}'
                 )
-        metrics = METRICS[examples[0].layout]
+        metrics = LAYOUTS[examples[0].layout].metrics
         if metrics == _RANKED:
             return _score_lists(examples, answers)
         truth = np.array([example.grades for example in examples], np.float32)[:, 0]
         values = np.array(answers)[:, 0]
         if metrics == _SCORED:
             return correlate_scores(truth, special.expit(values))
-        scores = matches(truth, values)
-        scores['average_precision'] = scores['ap']
-        names = ('average_precision', 'accuracy', 'f1', 'precision', 'recall')
-        return {name: scores[name] for name in names}
+        return matches(truth, values)
 
     def _spell_answer(self, answer: Sequence[float]) -> str:
         return ' '.join(f'{logit:.9g}' for logit in answer)
@@ -279,17 +271,17 @@ def _listed(cell: Any) -> list[Any]:
     return cell if isinstance(cell, list) else [cell]
 
 
-def _find_layout(name: str, split: str, tables: Sequence[Table]) -> tuple[str, tuple[str, ...]]:
-    """Return the layout of a split, and its metrics. UserError where its columns are of none."""
-    by_columns = {frozenset(columns.split()): layout for columns, layout in LAYOUTS.items()}
-    layouts = {by_columns.get(frozenset(table.columns) - {'id', 'scores'}) for table in tables}
-    layout = layouts.pop()
-    if layout is None or layouts:
-        raise UserError(
-            f'task {name}: files.{split}: "columns" must be {", or ".join(LAYOUTS)}, the same in'
-            ' each file; and scores and id'
-        )
-    return layout
+def _find_layout(name: str, split: str, tables: Sequence[Table]) -> str:
+    """Return the layout of a split. UserError where its columns are of none."""
+    columns = {frozenset(table.columns) - {'id', 'scores'} for table in tables}
+    for layout, (of_layout, _) in LAYOUTS.items():
+        if columns == {frozenset(of_layout)}:
+            return layout
+    spellings = ', or '.join(' '.join(layout.columns) for layout in LAYOUTS.values())
+    raise UserError(
+        f'task {name}: files.{split}: "columns" must be {spellings}, the same in each file; and'
+        ' scores and id'
+    )
 
 
 def _check_order(example: RankingExample) -> None:
@@ -304,9 +296,9 @@ def _check_order(example: RankingExample) -> None:
 
 def _score_lists(examples: Sequence[RankingExample], answers: Sequence[Any]) -> dict[str, float]:
     rankings, grades = {}, {}
-    for example, logits in zip(examples, answers, strict=True):
+    for example, logits in zip(examples, answers):
         names = [f'{number:06}' for number in range(len(logits))]
-        rankings[example.id] = beir.ranked(dict(zip(names, logits, strict=True)), graded=True)
-        grades[example.id] = dict(zip(names, example.grades or (), strict=True))
+        rankings[example.id] = beir.ranked(dict(zip(names, logits)), graded=True)
+        grades[example.id] = dict(zip(names, example.grades or ()))
     scores = beir.scores(rankings, grades)
     return {name: float(scores[name].mean()) for name in _RANKED}

@@ -5,13 +5,13 @@ Vectors have four entries of a half among 12, so cosines are exact and many are 
 
 from __future__ import annotations
 
-import json
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from bert_jax.runs import vector_evaluation
+from tests.helpers.files import write_beir
 
 _REASON = 'PyTorch and sentence-transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)
@@ -59,14 +59,10 @@ def test_retrieval(tmp_path, seed):
         name: set(random.permutation(list(documents))[: random.choice([1, 2, 7, 120])])
         for name in list(queries)[:17]
     }
-    rows = [f'{query}\t{name}\t1\n' for query, of in relevant.items() for name in of]
-    (tmp_path / 'qrels').mkdir()
-    (tmp_path / 'qrels/dev.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(rows))
-    for name, texts in {'corpus': documents, 'queries': queries}.items():
-        lines = (json.dumps({'_id': key, 'text': text}) + '\n' for key, text in texts.items())
-        (tmp_path / f'{name}.jsonl').write_text(''.join(lines))
+    rows = [(query, name, 1) for query, of in relevant.items() for name in of]
+    folder = write_beir(tmp_path, documents, queries, rows, 'dev')
 
-    found = vector_evaluation.evaluate_retrieval(model, str(tmp_path), 'dev', draws=0)['metrics']
+    found = vector_evaluation.evaluate_retrieval(model, folder, 'dev', draws=0)['metrics']
     depths = [1, 3, 5, 10, 100]
     evaluator = evaluators.InformationRetrievalEvaluator(
         queries,

@@ -10,7 +10,6 @@ import pytest
 
 from bert_jax.configs.model.sentence import SentenceConfig
 from bert_jax.inference import Bert, Predictor, export
-from bert_jax.runs.sources.source import Source
 from tests.helpers import tiny_models, tokenizer_folders
 from tests.parity import reference
 
@@ -53,22 +52,6 @@ def test_a_directory_opens_with_the_same_vectors(sentence, tmp_path):
     np.testing.assert_allclose(again.embed(TEXTS), ours.embed(TEXTS), atol=1e-6)
 
 
-@pytest.mark.parametrize('labels', [(), tiny_models.LABELS])
-def test_a_pair_model_is_a_cross_encoder_with_the_same_scores(labels, tmp_path):
-    model = tiny_models.model('BertForSequenceClassification', labels=labels)
-    model = model._replace(problem_type=None if labels else 'regression')
-    tokenizer, pairs = tiny_models.tokenizer(), [(TEXTS[0], TEXTS[1]), ('a bad film', 'good')]
-    export.write(model, tokenizer, 'huggingface', str(tmp_path / 'out'))
-    scorer = theirs.CrossEncoder(str(tmp_path / 'out'), device='cpu')
-    answers = Predictor(Source(model, tokenizer, '', 0), 64, {})(pairs)
-    if labels:
-        found = scorer.predict(pairs, apply_softmax=True)
-        wanted = [list(answer['probabilities'].values()) for answer in answers]
-    else:
-        found, wanted = scorer.predict(pairs), [answer['value'] for answer in answers]
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-
-
 @pytest.mark.parametrize('activation', [None, 'Identity', 'Sigmoid'])
 @pytest.mark.parametrize('labels', [('score',), tiny_models.LABELS])
 def test_a_cross_encoder_of_theirs_is_read_with_its_scores(labels, activation, tmp_path):
@@ -91,6 +74,8 @@ def test_a_cross_encoder_of_theirs_is_read_with_its_scores(labels, activation, t
                 yield list(answer.get('scores', answer['probabilities']).values())
 
     np.testing.assert_allclose(list(scores(tmp_path / 'theirs')), wanted, atol=1e-5)
+    if len(labels) == 1 and activation is None:  # as we wrote it: a regression, of longer rows
+        np.testing.assert_allclose(next(scores(tmp_path / 'base')), wanted[0], atol=1e-5)
 
     # And back: another program's CrossEncoder gives the same again, and so does the folder here.
     export.export(str(tmp_path / 'theirs'), 'huggingface', str(tmp_path / 'again'))

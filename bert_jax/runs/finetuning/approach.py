@@ -143,7 +143,8 @@ class Approach:
         if vectors is not None:
             vectors.check_encoder(encoder, setup.length)
         parts = task_heads.HEADS[task.head].of(encoder.family).parts
-        if 'mlm' in parts and 'mlm' not in self.data.source.params and not setup.is_random:
+        needed = {part for part in parts if PARTS[part].of_words}
+        if not setup.is_random and needed - self.data.source.params.keys():
             raise UserError(
                 f'{task.name} ({task.kind}) trains the masked-LM head of its source, and'
                 f' {self.data.source.where} has none: name the model as it was pre-trained, with'
@@ -185,11 +186,12 @@ class Approach:
         )
         objective = task_heads.make_objective(task.head, trained, setup.losses)
         passes = task_heads.count_passes(task.head, encoder)
+        parts = task_heads.HEADS[task.head].parts
 
         def count_flops(length: int) -> int:
             # Of the encoder with its pooler, and of a masked-LM head at every position; those of
             # other heads are too few to count.
-            predictions = length * ('mlm' in task_heads.HEADS[task.head].parts)
+            predictions = length * sum(PARTS[part].of_words for part in parts)
             return passes * count_training_flops(encoder, length, predictions)
 
         return Training(train, scored, model, trained, objective, StepCosts(count_flops))

@@ -297,8 +297,12 @@ class FineTuner:
         """Train to the last step, or as far as it comes."""
         setup = job.setup
 
+        prepare, start = job.training.objective.prepare, int(context.state.step)
+
         # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
-        def place(batch: Arrays) -> dict[str, Any]:
+        def place(numbered: tuple[int, Arrays]) -> dict[str, Any]:
+            step, batch = numbered
+            batch = prepare(batch, (setup.batching.seed, step))
             inputs = self.approach.read_inputs(setup, 'train', batch)
             return data_collator.place_global(inputs, context.mesh, setup.batching.size)
 
@@ -311,7 +315,7 @@ class FineTuner:
             save_last=False,
         )
         # What is read at which step is arithmetic, so to resume is to begin at another step.
-        batches = loop.prefetch(job.rows.iterate_batches(int(context.state.step)), place)
+        batches = loop.prefetch(enumerate(job.rows.iterate_batches(start), start), place)
         return loop.train_steps(context, job.programs.train_step, batches, held_out, part)
 
     def _conclude(

@@ -25,9 +25,17 @@ def margin_mse(texts: Texts, batch: Batch, scale: float) -> dict[str, jax.Array]
     Hofstaetter et al. 2020, section 3 (sentence_transformer/losses/margin_mse.py:179-217).
     """
     ours_BN, theirs_BN = texts.compare_own(), batch['teacher_scores'][..., 0]
-    leads_BN = ours_BN[:, :1] - ours_BN[:, 1:]
-    wanted_BN = theirs_BN[:, :1] - theirs_BN[:, 1:]
-    return {'loss': jnp.mean(jnp.square(leads_BN - wanted_BN), axis=1)}
+    errors_BN = square_margins(ours_BN, theirs_BN, jnp.zeros((1, 1), jnp.int32))
+    return {'loss': jnp.mean(errors_BN[:, 1:], axis=1)}
+
+
+def square_margins(ours_BN: jax.Array, theirs_BN: jax.Array, best_B1: jax.Array) -> jax.Array:
+    """Return the squared errors [B, N] of the margins of the best document above each, itself too.
+
+    best_B1 int32: which it is; [1, 1] where it is the same in all examples.
+    """
+    errors_BN = ours_BN - theirs_BN
+    return jnp.square(jnp.take_along_axis(errors_BN, best_B1, 1) - errors_BN)
 
 
 def distill_kl(texts: Texts, batch: Batch, temperature: float) -> dict[str, jax.Array]:

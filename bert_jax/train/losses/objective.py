@@ -38,6 +38,7 @@ class Objective:
         not share one.
       schedule: (step from 0, steps of the run) -> what some of the losses count by now, by name;
         None: all count as ever.
+      prepare: (batch on the host, what names the step) -> the batch that it reads.
     """
 
     sums: Callable[[Any, Batch, DropoutRng | None], MetricSums]
@@ -47,6 +48,7 @@ class Objective:
     in_batch: bool = False
     least: Callable[[Mapping[str, np.ndarray], int], float] | None = None
     schedule: Callable[[jax.Array, jax.Array], dict[str, jax.Array]] | None = None
+    prepare: Callable[..., dict[str, Any]] = lambda batch, seed: batch
 
     def weigh(self, batch: Batch, step: jax.Array, total_steps: Any) -> dict[str, jax.Array]:
         """Return the denominators of a step, infinite where a loss does not count yet."""

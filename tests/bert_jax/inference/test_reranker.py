@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from bert_jax.inference.reranker import rank
+from bert_jax.inference.reranker import make_scorer, rank
+from bert_jax.runs.sources.source import Source
+from tests.helpers import tiny_models
 from tests.helpers.refusals import refused
 
 
@@ -29,3 +31,6 @@ def test_logits_rank_where_their_sigmoids_are_equal():
 def test_what_has_no_place_in_an_order_is_refused():
     with refused('gives a pair nan'):
         rank(Fixed(), 'q', ['1', 'nan'])
+    several = tiny_models.model('BertForSequenceClassification')
+    with refused('gives a pair no single score'):
+        make_scorer(Source(several, tiny_models.tokenizer(), '', 0))

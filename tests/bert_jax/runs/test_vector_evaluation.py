@@ -13,34 +13,26 @@ from bert_jax.inference import Bert
 from bert_jax.runs import vector_evaluation
 from tests.helpers import tiny_models
 from tests.helpers.commands import in_process  # noqa: F401
-from tests.helpers.files import read_json, write_jsonl, write_lines
+from tests.helpers.files import read_json, write_beir, write_lines
 from tests.helpers.processes import ok
 
 VECTORS = {'q': [1, 0], 'x': [2, 0], 'y': [1, 0], 'z': [0, 1], 'p x': [0, 1]}
 
 
-def folder(path, qrels: str) -> str:
-    (path / 'qrels').mkdir(parents=True)
-    (path / 'qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + qrels)
-    corpus = ({'_id': name.upper(), 'text': name} for name in 'zxy')
-    write_jsonl(path / 'corpus.jsonl', corpus)
-    (path / 'queries.jsonl').write_text('{"_id": "1", "text": "q"}\n{"_id": "2", "text": "q"}\n')
-    return str(path)
+CORPUS, QUERIES = {'Z': 'z', 'X': 'x', 'Y': 'y'}, {'1': 'q', '2': 'q'}
 
 
 @pytest.mark.parametrize(
-    'qrels, compare, reciprocal',
+    'judged, compare, reciprocal',
     [
         # x and y are as near as each other: by id, upwards; with grades downwards.
-        ('1\tX\t1\n', 'cosine', 1),
-        ('1\tY\t1\n', 'cosine', 1 / 2),
-        ('1\tX\t2\n', 'cosine', 1 / 2),
-        ('1\tY\t2\n', 'cosine', 1),
-        ('1\tX\t2\n', 'dot', 1),
-        ('1\tY\t1\n2\tZ\t1\n', 'cosine', (1 / 2 + 1 / 3) / 2),
+        ([('1', 'Y', 1)], 'cosine', 1 / 2),
+        ([('1', 'Y', 2)], 'cosine', 1),
+        ([('1', 'X', 2)], 'dot', 1),
+        ([('1', 'Y', 1), ('2', 'Z', 1)], 'cosine', (1 / 2 + 1 / 3) / 2),
     ],
 )
-def test_retrieval(tmp_path, qrels, compare, reciprocal):
+def test_retrieval(tmp_path, judged, compare, reciprocal):
     asked = []
 
     def embedder(texts, prompt):
@@ -48,14 +40,14 @@ def test_retrieval(tmp_path, qrels, compare, reciprocal):
         return np.array([VECTORS[text] for text in texts], np.float32)
 
     found = vector_evaluation.evaluate_retrieval(
-        embedder, folder(tmp_path, qrels), compare=compare, draws=50
+        embedder, write_beir(tmp_path, CORPUS, QUERIES, judged), compare=compare, draws=50
     )
     assert found['metrics']['mrr@10'] == pytest.approx(reciprocal)
     assert asked == [(['x', 'y', 'z'], 'document'), (['q'], 'query')]
     low, high = found['intervals']['mrr@10']
-    values = [1 / 3, 1 / 2] if '2\tZ' in qrels else [reciprocal] * 2
+    values = [1 / 3, 1 / 2] if len(judged) > 1 else [reciprocal] * 2
     assert (low, high) == pytest.approx(values)
-    assert (found['examples'], found['documents']) == (qrels.count('\n'), 3)
+    assert (found['examples'], found['documents']) == (len(judged), 3)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +99,7 @@ def test_the_command(tmp_path, binary):
     assert (found['examples'], len(found['intervals']['ap'])) == (16, 2)
     both = [f'--translations={language}={tmp_path}/texts.txt' for language in ('en', 'de')]
     assert report(*both, '--bootstrap=10')['metrics'] == {'en -> de': 1, 'de -> en': 1, 'mean': 1}
-    at = folder(tmp_path / 'set', '1\tX\t1\n')
+    at = write_beir(tmp_path / 'set', CORPUS, QUERIES, [('1', 'X', 1)])
     assert report(f'--retrieval={at}')['metrics']['recall@3'] == 1
     (tmp_path / 'run').write_text('1 Q0 Z 1 2 me\n1 Q0 X 2 1 me\n3 Q0 X 1 1 me\n')
     done = binary('evaluate', f'--predictions={tmp_path}/run', f'--retrieval={at}')
@@ -124,12 +116,6 @@ def test_the_command(tmp_path, binary):
         (
             ['--sts=x', '--pairs=y'],
             '--sts (of EvaluateSimilarity) and --pairs (of EvaluatePairs) do not go together',
-        ),
-        (['--retrieval=x', '--predictions=y'], 'do not go together: leave one out'),
-        (['--pairs=x', '--split=test'], 'and --pairs (of EvaluatePairs) do not go together'),
-        (
-            ['--retrieval=x', '--columns=a=b'],
-            '--columns (of EvaluateSimilarity or EvaluatePairs) do not go together',
         ),
         (['--sts=x', '--score_range=5,0'], '--score_range=5,0: write LEAST,GREATEST'),
         (['--translations=en=x'], '--translations: name the files of two languages'),

@@ -34,11 +34,6 @@ def test_scores_of_yes_and_no():
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-12)
 
 
-def test_recall_at_a_depth_is_of_all_that_is_relevant():
-    found = means({'q': ['x', 'y', 'a', 'z']}, {'q': {'x': 1, 'y': 1, 'z': 1, 'a': 0}})
-    assert (found['recall@1'], found['recall@3']) == pytest.approx((1 / 3, 2 / 3))
-
-
 def test_scores_of_grades():
     # Gains are the grades, one below 0 is none; the ideal order is 3, 2, 1.
     found = means({'q': ['a', 'b', 'n', 'c']}, {'q': {'a': 1, 'b': 3, 'c': 2, 'n': -2}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from bert_jax.input_pipeline.tasks.batching import (
 )
 from bert_jax.input_pipeline.tasks.load_task import load_task
 from bert_jax.model.text_vectors import read_vectors
+from tests.helpers.files import write_task
 from tests.helpers.refusals import refused
 from tests.helpers.tokenizer_folders import wordpiece
 
@@ -29,14 +29,8 @@ RANGE = {'score_range': [1, 5]}
 def task_of(tmp_path):
     """Makes a task of records: {split: (columns, records)}, and entries of its own."""
 
-    def make(splits, **entries):
-        files = {}
-        for split, (columns, records) in splits.items():
-            (tmp_path / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, records)))
-            files[split] = {'file': f'{split}.jsonl', 'columns': columns}
-        path = tmp_path / 'alike.json'
-        path.write_text(json.dumps({'kind': 'embedding', 'files': files} | entries))
-        return load_task(str(path))
+    def make(splits, kind='embedding', **entries):
+        return load_task(write_task(tmp_path, kind, splits, **entries))
 
     return make
 

@@ -15,7 +15,7 @@ from bert_jax.launch.nearest import FindNearest
 from bert_jax.runs.finetuning import evaluation
 from tests.helpers import finetuning
 from tests.helpers.encoder import ENCODER_WORDS
-from tests.helpers.files import write_jsonl, write_lines
+from tests.helpers.files import write_beir, write_lines, write_task
 from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -35,33 +35,26 @@ def folder(tmp_path):
     for number in rng.integers(6, size=60):
         other = COLOURS[(number + 1 + rng.integers(5)) % 6]
         rows.append({'q': f'the {KINDS[number]}', 'd': COLOURS[number], 'no': [other, 'the']})
-    write_jsonl(tmp_path / 'train.jsonl', rows[:48])
-    write_jsonl(tmp_path / 'dev.jsonl', rows[48:])
     pairs = {'anchor': 'q', 'positive': 'd'}
-    files = {'train': {'file': 'train.jsonl', 'columns': pairs}}
-    files['dev'] = {'file': 'dev.jsonl', 'columns': pairs | {'negatives': 'no'}}
-    (tmp_path / 'rank.json').write_text(json.dumps({'kind': 'ranking', 'files': files}))
+    splits = {'train': (pairs, rows[:48]), 'dev': (pairs | {'negatives': 'no'}, rows[48:])}
+    write_task(tmp_path, 'ranking', splits)
     write_lines(tmp_path / 'colours.txt', COLOURS)
-    (tmp_path / 'set/qrels').mkdir(parents=True)
-    texts = [{'_id': f'c{number}', 'text': text} for number, text in enumerate(COLOURS)]
-    write_jsonl(tmp_path / 'set/corpus.jsonl', texts)
-    queries = [{'_id': f'q{number}', 'text': f'the {text}'} for number, text in enumerate(KINDS)]
-    write_jsonl(tmp_path / 'set/queries.jsonl', queries)
-    judged = ''.join(f'q{number}\tc{number}\t1\n' for number in range(6))
-    (tmp_path / 'set/qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + judged)
+    corpus = {f'c{number}': text for number, text in enumerate(COLOURS)}
+    queries = {f'q{number}': f'the {text}' for number, text in enumerate(KINDS)}
+    write_beir(tmp_path / 'set', corpus, queries, [(f'q{n}', f'c{n}', 1) for n in range(6)])
     # Of the last query nothing was found, of others the right one last.
-    found = [f'q{q} Q0 c{(q + 1 + r) % 6} {r} {9 - r} x\n' for q in range(5) for r in range(6)]
-    (tmp_path / 'found.run').write_text(''.join(found))
+    found = [f'q{q} Q0 c{(q + 1 + r) % 6} {r} {9 - r} x' for q in range(5) for r in range(6)]
+    write_lines(tmp_path / 'found.run', found)
     return tmp_path
 
 
 def test_a_run_learns_ranks_and_reads_again(folder, encoder, capsys):
     run, config = str(folder / 'run'), apply(choose_recipe('rank', 'ranking'), SETTINGS)
-    config = apply(config, ['ranking.loss=multiple_negatives', 'ranking.num_negatives=2'])
-    tuner = finetuning.tuner_of(folder / 'rank.json', encoder, config.runtime)
+    config = apply(config, ['ranking.loss=multiple_negatives', 'ranking.num_negatives=3'])
+    tuner = finetuning.tuner_of(folder / 'task.json', encoder, config.runtime)
     result, _ = tuner.run(config, run)
     assert result['metrics']['ndcg@10'] == 1 and not result['failed']
-    assert result['chance_loss'] == pytest.approx(np.log(3), rel=1e-4)
+    assert result['chance_loss'] == pytest.approx(np.log(4), rel=1e-4)
     assert evaluation.evaluate(run)['metrics'] == result['metrics']
 
     ranked = Bert.load(run, 'float32').rank('the fine', [*COLOURS, ''], top=3)
@@ -86,26 +79,23 @@ def test_a_run_learns_ranks_and_reads_again(folder, encoder, capsys):
     given = {'retrieval': str(folder / 'set'), 'rerank': run}
     report = evaluate(init_from=encoder, **given).report
     assert report['metrics']['mrr@10'] == 1 > report['before']['metrics']['mrr@10']
-    report = evaluate(candidates=str(folder / 'found.run'), **given).report
+    given['candidates'] = str(folder / 'found.run')
+    report = evaluate(**given).report
     assert report['metrics']['mrr@10'] == pytest.approx(5 / 6)
     assert report['before']['metrics']['mrr@10'] == pytest.approx(5 / 6 / 6)
     assert report['without_candidates'] == 1 and 'mrr@10' in report['intervals']
     # Of the first five none is right, and the last stays behind them.
-    report = evaluate(candidates=str(folder / 'found.run'), **given, depth=5).report
+    report = evaluate(**given, depth=5).report
     assert report['metrics']['mrr@10'] == pytest.approx(5 / 6 / 6)
     (folder / 'found.run').write_text('q0 Q0 c0 1 1 x\nq0 Q0 strange 1 1 x\n')
     with refused("found.run: document 'strange' is not in .*set"):
-        evaluate(candidates=str(folder / 'found.run'), **given)
+        evaluate(**given)
     with refused('depth: it is for --rerank'):
         evaluate(init_from=encoder, retrieval=str(folder / 'set'), depth=5)
 
 
 def test_a_run_refuses_what_it_would_not_read(folder, encoder):
-    task, recipe = folder / 'rank.json', choose_recipe('rank', 'ranking')
-    tuner = finetuning.tuner_of(task, encoder, recipe.runtime)
-    with refused(
-        'ranking.loss=binary_cross_entropy reads .*, and the train split of rank has pairs'
-    ):
-        tuner.resolve(apply(recipe, ['max_seq_length=16']))
-    with refused('embedding: it is for tasks of kind embedding, .*, and rank is of kind ranking'):
+    recipe = choose_recipe('rank', 'ranking')
+    tuner = finetuning.tuner_of(folder / 'task.json', encoder, recipe.runtime)
+    with refused('embedding: it is for tasks of kind embedding, .*, and task is of kind ranking'):
         tuner.resolve(apply(recipe, ['max_seq_length=16', 'embedding.loss=cosent']))
