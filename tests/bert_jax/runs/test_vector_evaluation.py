@@ -59,7 +59,7 @@ def test_retrieval(tmp_path, judged, compare, reciprocal):
 )
 def test_retrieval_by_other_vectors(tmp_path, of, told):
     embedder = lambda texts, prompt: of(np.array([VECTORS[text] for text in texts], np.float32))
-    at = folder(tmp_path, '1\tX\t1\n')
+    at = write_beir(tmp_path, CORPUS, QUERIES, [('1', 'X', 1)])
     found = vector_evaluation.evaluate_retrieval(embedder, at, compare='dot', draws=0)
     assert found['metrics'].items() >= {'mrr@10': 1, **told}.items()
 
