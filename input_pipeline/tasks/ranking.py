@@ -134,7 +134,8 @@ class RankingTask(Task[RankingExample]):
             documents += _listed(row.get(role, []))
         grades, count = self._read_grades(row, line), len(documents)
 
-        # Nothing answers a query, but an empty document may be in a collection.
+        # Nothing answers a query, but an empty document may be judged; mined ones are of a row that
+        # is shorter than others.
         empty = [grade for text, grade in zip(documents, grades or ()) if not text.strip()]
         faults = {
             'no documents': not documents,
@@ -142,6 +143,7 @@ class RankingTask(Task[RankingExample]):
             f'{count} documents, and not as many grades': grades is not None
             and len(grades) != count,
             'an empty document, which only grade 0 may have': any(empty),
+            'an empty negative': empty and 'anchor' in row,
         }
         for fault, is_there in faults.items():
             if is_there:

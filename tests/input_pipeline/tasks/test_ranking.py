@@ -92,6 +92,7 @@ def test_scores_by_hand(task_of, tmp_path):
         (LISTS, {'ds': ['a', 'b'], 'gs': [1, 1]}, '2 documents of one grade have no order'),
         (LISTS | {'scores': 't'}, {'t': [1, 2]}, '2 scores of a teacher for 3 documents'),
         (MINED, {'no': []}, '1 documents of one grade'),
+        (MINED, {'no': ['a', ' ']}, 'an empty negative: mend or delete the row'),
         (PAIRS, {'q': ''}, 'an empty query'),
         (PAIRS, {'l': 2}, 'label 2 is none of 0 to 1: .* classes are of kind pair'),
         (PAIRS, {'l': 0.5}, 'label 0.5 is none'),
