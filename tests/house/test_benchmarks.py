@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,26 @@ def test_inference_is_measured_and_what_is_not_installed_is_named(tmp_path):
     assert found['sentences'] == 6 and found['machine']['cores']
     refused = run('--sentences=99')
     assert '8 sentences, and --sentences=99' in mistake(refused)
+
+
+def test_questions_find_their_paragraphs_of_articles_that_nothing_was_trained_on(tmp_path):
+    tiny_models.tokenizer().save(tmp_path)
+    huggingface.write(tmp_path, tiny_models.model('BertModel'))
+
+    def ask(article: int) -> dict:
+        asked = [{'id': f'{article}', 'question': 'the film' + ' good' * article}]
+        return {'paragraphs': [{'context': f'a book of {article}', 'qas': asked}]}
+
+    (tmp_path / 'squad.json').write_text(json.dumps({'data': [ask(n) for n in range(6)]}))
+    given = (f'--squad={tmp_path}/squad.json', f'--encoder={tmp_path}', f'--output={tmp_path}/out')
+    sizes = ('--kinds=', '--queries=2', '--max_seq_length=16')
+    ok(python('-m', 'benchmarks.search', *given, *sizes))
+    found = read_json(tmp_path / 'out/search.json')
+    assert found['data'] == {'questions': 0, 'queries': 2, 'documents': 3}
+    (figures,) = found['runs'].values()
+    assert figures['bytes'] == 4 * 16 and 0 < figures['mrr@10'] <= 1 and figures['query_ms'] > 0
+    trained_on = (tmp_path / 'out/data/pairs.jsonl').read_text()
+    assert 'a book of 2' in trained_on and 'a book of 3' not in trained_on
 
 
 @pytest.mark.slow
