@@ -334,7 +334,7 @@ def get_row_lengths(features: Arrays) -> np.ndarray:
     mask = np.maximum(mask, features.get('scored_mask', mask))
     # A choice's C inputs go through the model together, so the longest decides.
     lengths = mask.sum(axis=-1)
-    return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
+    return lengths.max(axis=tuple(range(1, lengths.ndim)), initial=1)
 
 
 def cut_rows(features: Arrays, old: int, new: int) -> Arrays:

@@ -68,3 +68,8 @@ def test_what_is_printed_is_short(encoder):
     printed = [repr(bert), repr(bert.tokenizer), repr(Predictor.from_workdir(encoder))]
     assert max(map(len, [*printed, str(bert.config)])) < 200
     assert encoder in printed[0] and f'{bert.config.num_layers} layers' in printed[0]
+
+
+def test_no_texts_have_no_states():
+    bert = fresh()
+    assert bert(bert.tokenize([])).hidden.shape == (0, 1, bert.config.hidden_size)
