@@ -114,13 +114,13 @@ def write_data(folder: pathlib.Path) -> dict[str, int]:
 
 def list_questions(articles: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """Return (id, question, its paragraph) of some articles; of equal questions the first."""
-    found: dict[str, tuple[str, str, str]] = {}
+    first_of: dict[str, tuple[str, str, str]] = {}
     for article in articles:
         for part in article['paragraphs']:
             for asked in part['qas']:
                 question = asked['question'].strip()
-                found.setdefault(question, (asked['id'], question, part['context']))
-    return list(found.values())
+                first_of.setdefault(question, (asked['id'], question, part['context']))
+    return list(first_of.values())
 
 
 def _draw(questions: list[tuple[str, str, str]], count: int) -> list[tuple[str, str, str]]:
