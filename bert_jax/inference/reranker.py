@@ -10,6 +10,7 @@ Owns the order of documents by their scores. What scores pairs is a `Scorer`: he
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -114,11 +115,17 @@ class Reranker:
           rankings: a query's id -> ids of documents, the best first; a query may have none.
         """
         first = {query: rankings.get(query, ())[: self.depth] for query in queries}
-        pairs: list[tuple[str, str]] = []
+
+        # One by one: the pairs of all queries need not be in memory.
+        def iterate_pairs() -> Iterator[tuple[str, str]]:
+            for query, names in first.items():
+                for name in names:
+                    yield queries[query], documents[name]
+
+        logits, scores = _iterate_finite(self._scorer, iterate_pairs()), {}
         for query, names in first.items():
-            pairs += [(queries[query], documents[name]) for name in names]
-        logits = _iterate_finite(self._scorer, pairs)
-        return {query: dict(zip(names, logits)) for query, names in first.items()}
+            scores[query] = dict(zip(names, itertools.islice(logits, len(names)), strict=True))
+        return scores
 
 
 def _iterate_finite(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:

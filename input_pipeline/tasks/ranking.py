@@ -218,7 +218,7 @@ class RankingTask(Task[RankingExample]):
     ) -> Predictions:
         """Return the logits of each example's documents, before any sigmoid."""
         answers = {}
-        for example, logits_C in zip(examples, outputs['logits'].tolist()):
+        for example, logits_C in zip(examples, outputs['logits'].tolist(), strict=True):
             answers[example.id] = tuple(logits_C[: len(example.documents)])
         return Predictions(answers)
 
@@ -298,9 +298,9 @@ def _check_order(example: RankingExample) -> None:
 
 def _score_lists(examples: Sequence[RankingExample], answers: Sequence[Any]) -> dict[str, float]:
     rankings, grades = {}, {}
-    for example, logits in zip(examples, answers):
+    for example, logits in zip(examples, answers, strict=True):
         names = [f'{number:06}' for number in range(len(logits))]
-        rankings[example.id] = beir.ranked(dict(zip(names, logits)), graded=True)
-        grades[example.id] = dict(zip(names, example.grades or ()))
+        rankings[example.id] = beir.ranked(dict(zip(names, logits, strict=True)), graded=True)
+        grades[example.id] = dict(zip(names, example.grades or (), strict=True))
     scores = beir.scores(rankings, grades)
     return {name: float(scores[name].mean()) for name in _RANKED}
