@@ -43,7 +43,7 @@ _SET = flags.DEFINE_multi_string('set', [], 'settings of every training, SECTION
 
 DEPTH = 20  # documents that a reranker reads of a query
 _TIMED = 20  # queries whose time is taken
-_SIZED = 256  # documents whose vectors are counted
+_WARM = 256  # documents that are encoded before the time of all is taken
 _MINED = 2  # negatives of a question
 _DEV = 64  # questions of the dev split, of the articles that are trained on
 
@@ -180,13 +180,14 @@ def measure_speed(kind: str, seed: str, output: pathlib.Path) -> dict[str, float
     from bert_jax import Bert
     from bert_jax.inference.reranker import load_scorer, rank
     from bert_jax.inference.semantic_search import nearest
+    from bert_jax.input_pipeline.tasks import beir
     from bert_jax.model.text_vectors import read_vectors
 
     _, _, name = _name_searcher(kind, seed, output)[0].partition('=')
     bert = Bert.load(name)
-    documents, queries = (_read_texts(output / 'data' / f'{of}.jsonl') for of in _SIDES)
-    some = documents[:_SIZED]
-    size = _count_bytes(bert.embed(some, prompt='document', max_length=_LENGTH.value)) / len(some)
+    given = beir.read_retrieval_set(str(output / 'data'), 'test')
+    documents, queries = list(given.documents.values()), list(given.queries.values())
+    bert.embed(documents[:_WARM], prompt='document', max_length=_LENGTH.value)  # compiles
     begun = time.perf_counter()
     vectors = bert.embed(documents, prompt='document', max_length=_LENGTH.value)
     embedding = time.perf_counter() - begun
@@ -210,15 +211,8 @@ def measure_speed(kind: str, seed: str, output: pathlib.Path) -> dict[str, float
     return {
         'documents_a_second': len(documents) / embedding,
         'query_ms': 1000 * statistics.median(seconds),
-        'bytes': size,
+        'bytes': _count_bytes(vectors) / len(documents),
     }
-
-
-_SIDES = ('corpus', 'queries')
-
-
-def _read_texts(file: pathlib.Path) -> list[str]:
-    return [json.loads(line)['text'] for line in file.read_text().splitlines()]
 
 
 def _count_bytes(vectors: Any) -> int:
