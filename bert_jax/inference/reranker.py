@@ -81,10 +81,10 @@ def rank(
 
     They are ranked by the numbers before the activation, which the scores are after. None: all.
     """
-    if isinstance(documents, str) or (top is not None and top < 1):
-        raise UserError(
-            f'documents must be a list of texts, and top={top} a number from 1, or None'
-        )
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        raise UserError(f'documents={documents!r} must be a list of texts')
+    if top is not None and (not isinstance(top, int | np.integer) or top < 1):
+        raise UserError(f'top={top!r} must be a whole number from 1, or None')
     documents = list(documents)
     logits = list(_iterate_finite(scorer, ((query, document) for document in documents)))
     ranked = []

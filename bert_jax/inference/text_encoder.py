@@ -108,8 +108,8 @@ def decode_sparse(
     vectors: Any, tokenizer: Tokenizer, vocab_size: int, top: int | None
 ) -> list[list[tuple[str, float]]]:
     """Return the (word piece, weight) pairs of sparse vectors: see `Bert.decode_sparse`."""
-    if top is not None and top < 1:
-        raise UserError(f'top={top}: must be a number from 1, or None')
+    if top is not None and (not isinstance(top, int | np.integer) or top < 1):
+        raise UserError(f'top={top!r} must be a whole number from 1, or None')
     weights_NV, decoded = sparse.csr_array(vectors), []
     weights_NV = weights_NV.reshape(-1, weights_NV.shape[-1])  # a row of them has one axis
     if weights_NV.shape[1] != vocab_size:

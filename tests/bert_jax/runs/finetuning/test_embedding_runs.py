@@ -127,8 +127,9 @@ def test_a_run_of_sparse_vectors(folder, encoder):
     assert isinstance(queries, sparse.csr_array) and queries.shape == (6, bert.config.vocab_size)
     with refused('vectors of 3 entries: this vocabulary has'):
         bert.decode_sparse(queries[:, :3])
-    with refused('top=-1: must be a number from 1'):
-        bert.decode_sparse(queries, -1)
+    for top in (-1, 1.5):
+        with refused(f'top={top} must be a whole number from 1'):
+            bert.decode_sparse(queries, top)
     assert bert.decode_sparse(queries[0], 2) == bert.decode_sparse(queries, 2)[:1]
     # The head of a run began with that of its source.
     tuner.run(configuration('steps=60', 'optimizer.peak_lr=1e-30'), str(folder / 'at_rest'))
