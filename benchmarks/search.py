@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> None:
         figures = report['runs'][name] = make_once(file, train_and_score, kind, seed, output)
         trained = figures.get('train_seconds', 0)
         print(f'{name}: nDCG@10 {figures["ndcg@10"]:.4f}, trained for {trained:.0f} s', flush=True)
-    for kind, seed in runs[: len(_KINDS.value) + 1]:
+    for kind, seed in runs[: len(_KINDS.value) + 1]:  # the encoder, and those of the first seed
         file = output / f'{kind}-speed.json'
         figures = report['speeds'][kind] = make_once(file, measure_speed, kind, seed, output)
         print(

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import errno
 import importlib.util
+import numbers
 import os
 import pathlib
 import stat
@@ -28,6 +29,12 @@ class UserError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: IPython asks for it by this name."""
         return [f'{type(self).__name__}: {self}']
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise UserError where an argument is neither None nor a whole number from 1."""
+    if value is not None and (not isinstance(value, numbers.Integral) or value < 1):
+        raise UserError(f'{name}={value!r} must be a whole number from 1, or None')
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

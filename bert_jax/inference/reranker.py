@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import special
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, check_count
 from bert_jax.inference import pipelines
 from bert_jax.inference.predictor import Predictor, find_pipeline, read_training_options
 from bert_jax.inference.text_encoder import TextEncoder
@@ -83,8 +83,7 @@ def rank(
     """
     if isinstance(documents, str) or not isinstance(documents, Iterable):
         raise UserError(f'documents={documents!r} must be a list of texts')
-    if top is not None and (not isinstance(top, int | np.integer) or top < 1):
-        raise UserError(f'top={top!r} must be a whole number from 1, or None')
+    check_count('top', top)
     documents = list(documents)
     logits = list(_iterate_finite(scorer, ((query, document) for document in documents)))
     ranked = []

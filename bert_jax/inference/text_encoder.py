@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, check_count
 from bert_jax.conversion import serving
 from bert_jax.inference.engine import DeviceWeights, InferenceEngine
 from bert_jax.inference.predictor import iterate_chunks
@@ -108,8 +108,7 @@ def decode_sparse(
     vectors: Any, tokenizer: Tokenizer, vocab_size: int, top: int | None
 ) -> list[list[tuple[str, float]]]:
     """Return the (word piece, weight) pairs of sparse vectors: see `Bert.decode_sparse`."""
-    if top is not None and (not isinstance(top, int | np.integer) or top < 1):
-        raise UserError(f'top={top!r} must be a whole number from 1, or None')
+    check_count('top', top)
     weights_NV, decoded = sparse.csr_array(vectors), []
     weights_NV = weights_NV.reshape(-1, weights_NV.shape[-1])  # a row of them has one axis
     if weights_NV.shape[1] != vocab_size:

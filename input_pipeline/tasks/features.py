@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_jax.configs.errors import UserError
+from bert_jax.configs.errors import UserError, check_count
 from bert_jax.configs.files.atomic import atomic_file
 from bert_jax.input_pipeline.tasks.base import INPUT_KEYS, ROW_KEYS, Arrays, Example, Task, trim
 from bert_jax.input_pipeline.tokenizer.tokenizer import several
@@ -235,8 +235,7 @@ def make_input_rows(
     Raises:
       UserError: something is neither a text nor a pair, or `multiple` is no such number.
     """
-    if multiple is not None and (not isinstance(multiple, int | np.integer) or multiple < 1):
-        raise UserError(f'multiple={multiple!r} must be a whole number from 1, or None')
+    check_count('multiple', multiple)
     pairs = make_pairs(texts)
     rows = make_text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
 
